@@ -20,7 +20,7 @@ def pass_over_rollouts(
     context: dg.OpExecutionContext, cluster: dg.ResourceParam[Cluster]
 ) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
     """Bring each node of each rollout as far as it goes now, and report it as `rollout_pass`."""
-    from ops_pipelines.flow.lifecycle.cycle import advance_rollouts as advance
+    from ops_pipelines.rollouts.cycle import advance_rollouts as advance
 
     report = advance(cluster, lease=lease_of_run(context, cluster))
     for each in report.passes:
@@ -72,7 +72,7 @@ def rollout_schedule(
     context: dg.ScheduleEvaluationContext, cluster: dg.ResourceParam[Cluster]
 ) -> dg.RunRequest | dg.SkipReason:
     """Every five minutes, as long as a rollout is not over, or owes something to the cluster."""
-    from ops_pipelines.flow.lifecycle.aftermath import owing
+    from ops_pipelines.rollouts.rollout_pass import owing
 
     if not cluster.ledger.rollouts(final_since=None) and not owing(cluster):
         return dg.SkipReason("no rollout is under way")
@@ -101,8 +101,7 @@ def start_one_rollout(
     context: dg.OpExecutionContext, config: StartRolloutConfig, cluster: dg.ResourceParam[Cluster]
 ) -> None:
     """Open a rollout; the autopilot carries it out from then on."""
-    from ops_pipelines.flow.lifecycle.opening import start_release
-    from ops_pipelines.flow.lifecycle.planning import files_of, plan_release
+    from ops_pipelines.rollouts.orders import files_of, plan_release, start_release
 
     actor = launched_by(context, cluster, instead="ops-pipelines rollout start")
     planned = plan_release(files_of(cluster).release(config.release), cluster)
@@ -118,7 +117,7 @@ def steer_one_rollout(
     context: dg.OpExecutionContext, config: SteerRolloutConfig, cluster: dg.ResourceParam[Cluster]
 ) -> None:
     """Tell one rollout what people want of it."""
-    from ops_pipelines.flow.lifecycle import orders
+    from ops_pipelines.rollouts import orders
 
     name, reason = RolloutId(config.rollout), config.reason
     actor = launched_by(context, cluster, instead="ops-pipelines rollout")

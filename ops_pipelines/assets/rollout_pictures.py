@@ -6,7 +6,7 @@ import dagster as dg
 
 from ops_pipelines.core.identity import RolloutId
 from ops_pipelines.core.rollout import Rollout, RolloutNode, RolloutPlan
-from ops_pipelines.flow.lifecycle.planning import Planned
+from ops_pipelines.rollouts.orders import Planned
 
 _MOST_SHOWN = 8
 

@@ -10,10 +10,10 @@ from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.proof import Refusal
 from ops_pipelines.core.rollout import FINAL, NodeStage, RolloutNode, RolloutPlan
-from ops_pipelines.domain.lifecycle.failures import words_of
+from ops_pipelines.rollouts.engine import words_of
 
 if TYPE_CHECKING:
-    from ops_pipelines.flow.lifecycle.cycle import CycleReport
+    from ops_pipelines.rollouts.cycle import CycleReport
 
 GROUP = "lifecycle"
 _LONGEST_CELL = 160
@@ -32,7 +32,7 @@ class RolloutPlanConfig(dg.Config):
 def rollout_plan(config: RolloutPlanConfig, cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
     """What rolling a release out would do if it began now: waves, windows, cost, teams touched. Changes nothing."""
     from ops_pipelines.assets.rollout_pictures import picture_plans
-    from ops_pipelines.flow.lifecycle.planning import plan_releases
+    from ops_pipelines.rollouts.orders import plan_releases
 
     plans, problems = plan_releases(cluster, (config.release,) if config.release else ())
     made = [(each.release.name, each.plan) for each in plans if isinstance(each.plan, RolloutPlan)]
@@ -88,7 +88,7 @@ rollout_pass = dg.AssetSpec(
 
 def shown_of_pass(report: "CycleReport") -> Mapping[str, dg.MetadataValue]:
     """Return what the page of `rollout_pass` shows of one pass."""
-    from ops_pipelines.flow.lifecycle.cycle import nodes_by_stage
+    from ops_pipelines.rollouts.cycle import nodes_by_stage
 
     return {
         "rollout_count": count(report.passes),

@@ -25,14 +25,13 @@ from ops_pipelines.core.rollout import (
     RolloutState,
     Wave,
 )
-from ops_pipelines.domain.lifecycle.course import is_stopped_for_good
-from ops_pipelines.domain.lifecycle.failures import words_of
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
-from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
 from ops_pipelines.pages.render import render
 from ops_pipelines.pages.rollout_picture import MOST_DRAWN, draw_course
 from ops_pipelines.pages.rollouts import clipped, mood_of, stage_counts
 from ops_pipelines.report.pictures.rollouts import plan_png, progress_rows
+from ops_pipelines.rollouts.course import ROLLOUT_TABLE, is_stopped_for_good
+from ops_pipelines.rollouts.engine import words_of
+from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind
 
 MOST_NODES = 200
 """Rows of one table; `ops-pipelines rollout status --json` has every node."""

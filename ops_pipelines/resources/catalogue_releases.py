@@ -28,8 +28,8 @@ from ops_pipelines.core.release import (
     Trait,
     VersionFloor,
 )
-from ops_pipelines.domain.lifecycle.versions.table_lint import lint_tables
 from ops_pipelines.resources.catalogue_gates import parse_table, shipped_table
+from ops_pipelines.rollouts.versions.compatibility import lint_tables
 
 Row = Mapping[str, str]
 Value = TypeVar("Value")

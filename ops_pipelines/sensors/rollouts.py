@@ -3,9 +3,9 @@
 import dagster as dg
 
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.flow.lifecycle.due import due_rollout
 from ops_pipelines.remediate.due import under_epoch
 from ops_pipelines.rollout_jobs import advance_rollouts
+from ops_pipelines.rollouts.cycle import due_rollout
 from ops_pipelines.run_lanes import ROLLOUT_TAGS
 from ops_pipelines.sensors.runs import (
     hold_epoch,

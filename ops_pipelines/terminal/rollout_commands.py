@@ -1,6 +1,6 @@
 """`ops-pipelines rollout`: plan a release, start it, see how far it is, and steer it.
 
-What is planned is `flow.lifecycle.planning`'s, what people order `flow.lifecycle.orders`'; the shape of answers stands
+What is planned is `rollouts.orders`'s, what people order `rollouts.orders`'; the shape of answers stands
 in `rollout_views`, their print in `rollout_tables`.
 """
 
@@ -40,7 +40,7 @@ def plan(
     finishes_at, lost_gpu_hours, teams [team, nodes, gpu_count, first_at, last_at], not_touched [node, reason],
     contradictions [rule, said, source, nodes], needs_yes_for, warnings.
     """
-    from ops_pipelines.flow.lifecycle.planning import files_of, plan_release
+    from ops_pipelines.rollouts.orders import files_of, plan_release
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.rollout_tables import print_plan
     from ops_pipelines.terminal.rollout_views import view_plan
@@ -70,9 +70,8 @@ def start(
 
     Where the policy asks for a yes, or a component cannot go back, it waits for `rollout approve`.
     """
-    from ops_pipelines.flow.lifecycle.opening import start_release
-    from ops_pipelines.flow.lifecycle.planning import files_of, plan_release
     from ops_pipelines.remediate.by_hand import ByHandRefused
+    from ops_pipelines.rollouts.orders import files_of, plan_release, start_release
     from ops_pipelines.terminal.tables import console, print_lines
 
     cluster = open_named(ctx, cluster_file)
@@ -120,7 +119,7 @@ def history(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE
 @at_the_edge
 def approve(ctx: typer.Context, rollout: RolloutName, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE) -> None:
     """Say yes in your name: to the whole rollout, or to its next wave where that cannot go back."""
-    from ops_pipelines.flow.lifecycle import orders
+    from ops_pipelines.rollouts import orders
 
     cluster = open_named(ctx, cluster_file)
     _tell(orders.say_yes(_find(rollout, cluster).rollout, cluster, actor=who_calls()))
@@ -132,7 +131,7 @@ def pause(
     ctx: typer.Context, rollout: RolloutName, reason: Reason, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE
 ) -> None:
     """Begin no other node until `rollout resume`. Nodes in hand are finished, and the gate goes on looking."""
-    from ops_pipelines.flow.lifecycle import orders
+    from ops_pipelines.rollouts import orders
 
     cluster = open_named(ctx, cluster_file)
     _tell(orders.pause(_find(rollout, cluster).rollout, cluster, actor=who_calls(), reason=_checked(reason)))
@@ -144,7 +143,7 @@ def resume(
     ctx: typer.Context, rollout: RolloutName, reason: Reason, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE
 ) -> None:
     """Let a rollout go on that is paused, or that asks: then you answer for what the gate could not decide."""
-    from ops_pipelines.flow.lifecycle import orders
+    from ops_pipelines.rollouts import orders
 
     cluster = open_named(ctx, cluster_file)
     _tell(orders.go_on(_find(rollout, cluster).rollout, cluster, actor=who_calls(), reason=_checked(reason)))
@@ -156,7 +155,7 @@ def abort(
     ctx: typer.Context, rollout: RolloutName, reason: Reason, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE
 ) -> None:
     """End a rollout: nodes in hand are finished, the others keep what they have."""
-    from ops_pipelines.flow.lifecycle import orders
+    from ops_pipelines.rollouts import orders
 
     cluster = open_named(ctx, cluster_file)
     _tell(orders.abort(_find(rollout, cluster).rollout, cluster, actor=who_calls(), reason=_checked(reason)))
@@ -168,7 +167,7 @@ def back(
     ctx: typer.Context, rollout: RolloutName, reason: Reason, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE
 ) -> None:
     """Give every touched node its old version."""
-    from ops_pipelines.flow.lifecycle import orders
+    from ops_pipelines.rollouts import orders
 
     cluster = open_named(ctx, cluster_file)
     _tell(orders.send_back(_find(rollout, cluster).rollout, cluster, actor=who_calls(), reason=_checked(reason)))
@@ -184,7 +183,7 @@ def skip(
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
 ) -> None:
     """Leave one node out; the others go on."""
-    from ops_pipelines.flow.lifecycle import orders
+    from ops_pipelines.rollouts import orders
     from ops_pipelines.terminal.tables import console, print_lines
 
     cluster = open_named(ctx, cluster_file)
@@ -244,7 +243,7 @@ def _show(cluster: "Cluster", chosen: "tuple[Rollout, ...]", *, as_json: bool, i
 def _view(rollout: "Rollout", cluster: "Cluster", problems: list[str]) -> "RolloutView":
     from ops_pipelines.core.rollout import FINAL
     from ops_pipelines.core.sources import SourceError
-    from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
+    from ops_pipelines.rollouts.gate_sources import judge_of
     from ops_pipelines.terminal.rollout_views import view_rollout
 
     nodes = cluster.ledger.rollout_nodes(rollout.rollout)
@@ -260,7 +259,7 @@ def _view(rollout: "Rollout", cluster: "Cluster", problems: list[str]) -> "Rollo
 def _why_closed(rollout: "Rollout", cluster: "Cluster") -> str:
     from ops_pipelines.core.rollout import RolloutState
     from ops_pipelines.core.sources import SourceError
-    from ops_pipelines.flow.people.work_calendar import calendar_of
+    from ops_pipelines.rollouts.bookings import calendar_of
 
     if rollout.state is not RolloutState.RUNNING:
         return ""

@@ -13,11 +13,11 @@ from ops_pipelines.core.periods import WorkCalendar
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.rollout import Rollout
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
-from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
-from ops_pipelines.flow.people.work_calendar import calendar_of
 from ops_pipelines.pages.rollout import RolloutMatter, write_rollout
 from ops_pipelines.pages.rollouts import MOST_RELEASES, MOST_ROLLOUTS, LyingRelease, write_rollouts
+from ops_pipelines.rollouts.bookings import calendar_of
+from ops_pipelines.rollouts.gate.evidence import Verdict
+from ops_pipelines.rollouts.gate_sources import judge_of
 from ops_pipelines.terminal.caller import RECENT
 
 _REMEMBERED = timedelta(seconds=20)

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ops_pipelines.domain.lifecycle.failures import words_of
+from ops_pipelines.rollouts.engine import words_of
 from ops_pipelines.terminal.rollout_views import NodeView, PlanView, RolloutsView, RolloutView
 from ops_pipelines.terminal.tables import first_of, moment, print_fields, print_lines, printable, style_of
 

@@ -11,8 +11,8 @@ from datetime import datetime
 from ops_pipelines.core.proof import Refusal
 from ops_pipelines.core.release import Release, activation_of
 from ops_pipelines.core.rollout import Contradiction, Rollout, RolloutNode, RolloutPlan
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
-from ops_pipelines.flow.lifecycle.planning import Planned
+from ops_pipelines.rollouts.gate.evidence import Verdict
+from ops_pipelines.rollouts.orders import Planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ops_pipelines.domain.lifecycle.versions.drift import VersionLine
-from ops_pipelines.flow.lifecycle.versions_seen import VersionsSeen
+from ops_pipelines.rollouts.seen_fleet import VersionsSeen
+from ops_pipelines.rollouts.versions.comparing import VersionLine
 from ops_pipelines.terminal.tables import first_of, moment, print_fields, print_lines, printable
 
 _NAMES_SHOWN = 6

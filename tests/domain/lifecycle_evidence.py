@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.release import Claims
-from ops_pipelines.domain.lifecycle.gate.evidence import (
+from ops_pipelines.rollouts.gate.evidence import (
     CauseCounts,
     ControlShift,
     EventCounts,
@@ -17,7 +17,7 @@ from ops_pipelines.domain.lifecycle.gate.evidence import (
     LevelSamples,
     UpdateTry,
 )
-from ops_pipelines.domain.lifecycle.gate.judge_wave import Looking
+from ops_pipelines.rollouts.gate.judge_wave import Looking
 
 BEGAN = datetime(2026, 3, 2, 8, tzinfo=UTC)
 LIMITS = RolloutLimits()

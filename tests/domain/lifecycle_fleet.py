@@ -9,8 +9,8 @@ from ops_pipelines.core.identity import NodeName, Place
 from ops_pipelines.core.periods import Stretch, WorkCalendar
 from ops_pipelines.core.policy import BlastCaps, DrainBudget, Policy, RolloutLimits
 from ops_pipelines.core.release import Change, Component, Release, ReleaseName, Reversibility
-from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.planning.foresight import VisitTimes
+from ops_pipelines.rollouts.fleet import FleetNode
+from ops_pipelines.rollouts.planning.planner import VisitTimes
 from tests.domain.builders import NOW, after
 
 HOUR = 3600.0

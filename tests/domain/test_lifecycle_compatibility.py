@@ -24,9 +24,9 @@ from ops_pipelines.core.release import (
     VersionFloor,
 )
 from ops_pipelines.core.rollout import Contradiction
-from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.versions.compatibility import contradictions
 from ops_pipelines.resources.catalogue_releases import read_tables
+from ops_pipelines.rollouts.fleet import FleetNode
+from ops_pipelines.rollouts.versions.compatibility import contradictions
 
 TODAY = date(2026, 11, 22)
 TABLES = read_tables()

@@ -26,11 +26,17 @@ from ops_pipelines.core.rollout import (
     RolloutState,
     Wave,
 )
-from ops_pipelines.domain.lifecycle.beginnings import beginning, in_hand, pulled_out, put_off, ready, turning_round
-from ops_pipelines.domain.lifecycle.course import Turn, is_stopped_for_good, is_wave_updated, next_turn
-from ops_pipelines.domain.lifecycle.fleet import FleetNode
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
-from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE, next_rollout_state, next_stage
+from ops_pipelines.rollouts.course import (
+    ROLLOUT_TABLE,
+    Turn,
+    is_stopped_for_good,
+    is_wave_updated,
+    next_rollout_state,
+    next_stage,
+    next_turn,
+)
+from ops_pipelines.rollouts.fleet import FleetNode, beginning, in_hand, pulled_out, put_off, ready, turning_round
+from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind
 from tests.domain.builders import NOW, after, ago
 from tests.domain.lifecycle_fleet import ALWAYS, HOUR, calendars, change, fleet_node, fleets, one_way, release
 

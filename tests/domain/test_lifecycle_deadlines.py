@@ -9,8 +9,7 @@ from ops_pipelines.core.action import Verb
 from ops_pipelines.core.policy import Durations, RolloutLimits
 from ops_pipelines.core.release import Activation, Change, Component, Release, ReleaseName
 from ops_pipelines.core.rollout import NodeStage
-from ops_pipelines.domain.lifecycle.engine import deadline_of, next_move
-from ops_pipelines.domain.lifecycle.way import Act, NodeFacts, Wait, Way
+from ops_pipelines.rollouts.engine import Act, NodeFacts, Wait, Way, deadline_of, next_move
 from tests.ports.ledger_samples import NOW
 from tests.ports.rollout_samples import node
 

@@ -16,9 +16,8 @@ from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.policy import Durations, RolloutLimits
 from ops_pipelines.core.release import Activation, Component, Release
 from ops_pipelines.core.rollout import IN_HAND, Direction, NodeEvent, NodeStage, RolloutNode, wanted_versions
-from ops_pipelines.domain.lifecycle.engine import deadline_of, is_read_due, next_move
-from ops_pipelines.domain.lifecycle.transitions import next_direction, next_stage
-from ops_pipelines.domain.lifecycle.way import Act, Move, NodeFacts, Step, Wait, Way
+from ops_pipelines.rollouts.course import next_direction, next_stage
+from ops_pipelines.rollouts.engine import Act, Move, NodeFacts, Step, Wait, Way, deadline_of, is_read_due, next_move
 from tests.domain.builders import NODE, NOW, after, ago, job
 from tests.domain.lifecycle_fleet import change, one_way, release
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.rollout import NodeStage
-from ops_pipelines.domain.lifecycle.failures import signature_of, words_of
+from ops_pipelines.rollouts.engine import signature_of, words_of
 
 NODE = NodeName("gpu001")
 

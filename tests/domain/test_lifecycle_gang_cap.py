@@ -10,7 +10,7 @@ from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.observation import JobState, JobStatus
 from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.rollout import Direction, NodeStage, Rollout, RolloutNode
-from ops_pipelines.domain.lifecycle.gang_cap import GangCap, gang_cap
+from ops_pipelines.rollouts.course import GangCap, gang_cap
 from tests.domain.builders import job
 from tests.ports.rollout_samples import node, rollout
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from ops_pipelines.domain.lifecycle.gate.evidence import (
+from ops_pipelines.rollouts.gate.evidence import (
     EventCounts,
     EventKind,
     GateEvidence,
@@ -14,8 +14,8 @@ from ops_pipelines.domain.lifecycle.gate.evidence import (
     LevelSamples,
     VerdictKind,
 )
-from ops_pipelines.domain.lifecycle.gate.judge_wave import Looking, judge_wave
-from ops_pipelines.domain.lifecycle.gate.levels import control_shift
+from ops_pipelines.rollouts.gate.judge_wave import Looking, judge_wave
+from ops_pipelines.rollouts.gate.levels import control_shift
 from tests.domain.lifecycle_evidence import BEGAN, DECIDING, LATER, USUAL, names, tries
 
 GOOD, STOP, ASK, UNDECIDED = VerdictKind.GOOD, VerdictKind.STOP, VerdictKind.ASK, VerdictKind.UNDECIDED

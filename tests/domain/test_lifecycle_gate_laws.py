@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.lifecycle.gate.evidence import ControlShift, EventKind, LevelKind, VerdictKind
-from ops_pipelines.domain.lifecycle.gate.judge_wave import judge_wave
+from ops_pipelines.rollouts.gate.evidence import ControlShift, EventKind, LevelKind, VerdictKind
+from ops_pipelines.rollouts.gate.judge_wave import judge_wave
 from tests.domain.lifecycle_evidence import (
     DECIDING,
     FIRST,

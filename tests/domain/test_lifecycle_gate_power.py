@@ -6,17 +6,16 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.domain.lifecycle.gate.counts import EVENTS_FALSE_STOP, EVENTS_LAST_LOOK, bad_per_node_day
-from ops_pipelines.domain.lifecycle.gate.evidence import VerdictKind
-from ops_pipelines.domain.lifecycle.gate.judge_wave import judge_wave
-from ops_pipelines.domain.lifecycle.gate.power import (
+from ops_pipelines.rollouts.gate.counts import EVENTS_FALSE_STOP, EVENTS_LAST_LOOK, bad_per_node_day
+from ops_pipelines.rollouts.gate.evidence import VerdictKind
+from ops_pipelines.rollouts.gate.judge_wave import (
     false_stop_bound,
+    judge_wave,
     node_days_needed,
     power_of_events,
     power_of_slowdown,
 )
-from ops_pipelines.domain.lifecycle.gate.sequential import chance_of_at_least, count_that_stops, known_rate
-from ops_pipelines.domain.lifecycle.gate.standard import SUSPICIOUS_AT
+from ops_pipelines.rollouts.gate.standard import SUSPICIOUS_AT, chance_of_at_least, count_that_stops, known_rate
 from tests.domain.lifecycle_evidence import CLAIMS, FIRST, LIMITS, USUAL, evidence, failures, steps
 
 

@@ -18,7 +18,7 @@ from ops_pipelines.core.rollout import (
     Wave,
     is_canary,
 )
-from ops_pipelines.domain.lifecycle.transitions import (
+from ops_pipelines.rollouts.course import (
     NODE_TABLE,
     ROLLOUT_TABLE,
     IllegalRolloutTransitionError,

@@ -18,16 +18,19 @@ from ops_pipelines.core.observation import ALERT_SOURCE, Signal
 from ops_pipelines.core.periods import Stretch, merged
 from ops_pipelines.core.policy import Durations
 from ops_pipelines.core.rollout import Direction, NodeStage, Rollout, RolloutNode
-from ops_pipelines.domain.lifecycle.gate.compared_times import PAST, ComparedTimes, compared_times, known_from
-from ops_pipelines.domain.lifecycle.gate.evidence import EventCounts, EventKind
-from ops_pipelines.domain.lifecycle.gate.seen_events import (
+from ops_pipelines.rollouts.gate.evidence import EventCounts, EventKind
+from ops_pipelines.rollouts.gate.seen_events import (
     AGAIN_WITHIN,
+    PAST,
+    ComparedTimes,
     SeenEvent,
     causes_of,
+    compared_times,
     count_causes,
     count_events,
     events_of,
     joined,
+    known_from,
     node_days,
     unconfirmed_on,
     worked_within,

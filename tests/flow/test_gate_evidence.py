@@ -15,9 +15,8 @@ from ops_pipelines.core.node_tests import GPU_COUNT, Measurement, NodeCheck, Tes
 from ops_pipelines.core.observation import Signal
 from ops_pipelines.core.policy import Mode, RolloutLimits
 from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.lifecycle.gate.evidence import EventKind, LevelKind, Verdict, VerdictKind
-from ops_pipelines.flow.lifecycle.gate_evidence import gate_evidence, judge_of, update_tries
-from ops_pipelines.flow.lifecycle.gate_sources import Seen, read_seen
+from ops_pipelines.rollouts.gate.evidence import EventKind, LevelKind, Verdict, VerdictKind
+from ops_pipelines.rollouts.gate_sources import Seen, gate_evidence, judge_of, read_seen, update_tries
 from tests.domain import builders
 from tests.domain.builders import job, xid
 from tests.ports.kept_work import KeptWork

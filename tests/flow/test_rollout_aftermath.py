@@ -16,7 +16,7 @@ from ops_pipelines.core.observation import JobState, JobStatus
 from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.flow.lifecycle.aftermath import keep_wide_jobs_off, marked_canaries, owing, put_back_canaries
+from ops_pipelines.rollouts.rollout_pass import keep_wide_jobs_off, marked_canaries, owing, put_back_canaries
 from tests.domain.builders import job
 from tests.ports.proved_plans import allow
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan

@@ -13,8 +13,8 @@ from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.release import Claims, Release
 from ops_pipelines.core.rollout import IN_HAND, OF_PEOPLE, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.flow.lifecycle.due import due_rollout
 from ops_pipelines.remediate.due import Due
+from ops_pipelines.rollouts.cycle import due_rollout
 from tests.ports.ledger_samples import NOW
 from tests.ports.rollout_samples import RELEASE, node, rollout
 

@@ -19,9 +19,8 @@ from ops_pipelines.core.rollout import (
     RolloutNode,
     RolloutState,
 )
-from ops_pipelines.flow.lifecycle.notices import RolloutSituation, is_still_asked
-from ops_pipelines.flow.lifecycle.operator_notices import tell_operators
-from ops_pipelines.flow.lifecycle.team_notices import tell_teams
+from ops_pipelines.rollouts.notices import RolloutSituation, is_still_asked, tell_teams
+from ops_pipelines.rollouts.operator_notices import tell_operators
 from tests.ports.ledger_samples import NOW
 from tests.ports.rollout_samples import HOUR, NODES, RELEASE, node, rollout, rollout_plan
 

@@ -12,11 +12,10 @@ from ops_pipelines.core.policy import ActionClass, Consent, Mode, PolicyError
 from ops_pipelines.core.proof import Patience, Refusal
 from ops_pipelines.core.release import Component, Release, Reversibility
 from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutPlan, RolloutState
-from ops_pipelines.flow.lifecycle import orders
-from ops_pipelines.flow.lifecycle.opening import open_rollout, start_release
-from ops_pipelines.flow.lifecycle.planning import plan_release
-from ops_pipelines.flow.lifecycle.rollout_pass import PEOPLE
 from ops_pipelines.remediate.by_hand import ByHandRefused
+from ops_pipelines.rollouts import orders
+from ops_pipelines.rollouts.orders import open_rollout, plan_release, start_release
+from ops_pipelines.rollouts.rollout_pass import PEOPLE
 from tests.scenarios.rollout_stage import (
     FIRST,
     KERNEL,

@@ -11,9 +11,9 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import AUTOPILOT, EntryKind
 from ops_pipelines.core.identity import NodeName, RolloutId
 from ops_pipelines.core.rollout import FINAL, OF_PEOPLE, NodeStage, Rollout, RolloutEvent, RolloutNode, RolloutState
-from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
-from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.remediate.by_hand import ByHandRefused
+from ops_pipelines.rollouts import orders
+from ops_pipelines.rollouts.course import ROLLOUT_TABLE
 from tests.domain.lifecycle_fleet import change, one_way
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan
 from tests.scenarios.small_autopilot import SmallAutopilot

@@ -25,13 +25,13 @@ from ops_pipelines.core.rollout import (
 )
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.domain.lifecycle.course import Turn
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict
-from ops_pipelines.domain.lifecycle.way import Step
-from ops_pipelines.flow.lifecycle import orders
-from ops_pipelines.flow.lifecycle.cycle import advance_rollouts, measured_visits, nodes_by_stage
-from ops_pipelines.flow.lifecycle.node_pass import after_step
-from ops_pipelines.flow.lifecycle.rollout_pass import Judge, after_turn
+from ops_pipelines.rollouts import orders
+from ops_pipelines.rollouts.course import Turn
+from ops_pipelines.rollouts.cycle import advance_rollouts, measured_visits, nodes_by_stage
+from ops_pipelines.rollouts.engine import Step
+from ops_pipelines.rollouts.gate.evidence import Verdict
+from ops_pipelines.rollouts.node_pass import after_step
+from ops_pipelines.rollouts.rollout_pass import Judge, after_turn
 from ops_pipelines.simulator.adapters import SimulatedFleet
 from ops_pipelines.simulator.twin import Twin
 from tests.ports.rollout_samples import RELEASE, node, rollout

@@ -10,16 +10,19 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.periods import Stretch, merged
-from ops_pipelines.domain.lifecycle.gate.evidence import EventKind
-from ops_pipelines.frames.history.release_events import (
+from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.rollouts.gate.evidence import EventKind
+from ops_pipelines.rollouts.past_rows import (
+    BIN,
+    WARM_UP,
+    attempts_on,
     failed_attempts,
     known_until,
+    measure_runs,
     of_one_node,
     since_when_known,
     work_times,
 )
-from ops_pipelines.frames.history.release_levels import BIN, WARM_UP, attempts_on, measure_runs
-from ops_pipelines.lake.schema import TABLES
 from tests.domain.builders import NOW
 
 HOUR = timedelta(hours=1)

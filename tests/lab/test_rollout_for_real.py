@@ -36,15 +36,13 @@ from ops_pipelines.drills.lab_versions import (
     write_releases,
 )
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
-from ops_pipelines.flow.lifecycle.cycle import advance_rollouts
-from ops_pipelines.flow.lifecycle.opening import start_release
-from ops_pipelines.flow.lifecycle.orders import go_on
-from ops_pipelines.flow.lifecycle.planning import plan_release
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.snapshot import take_snapshot
 from ops_pipelines.resources.config.cluster_config import RebootBy
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.release_file import find_release
+from ops_pipelines.rollouts.cycle import advance_rollouts
+from ops_pipelines.rollouts.orders import go_on, plan_release, start_release
 from ops_pipelines.simulator.adapters import SimulatedTelemetry
 from ops_pipelines.simulator.scenario import lab_scenario
 from ops_pipelines.simulator.twin import Twin

@@ -22,14 +22,9 @@ from ops_pipelines.core.rollout import (
     RolloutNode,
     RolloutState,
 )
-from ops_pipelines.domain.lifecycle.transitions import (
-    ROLLOUT_TABLE,
-    IllegalRolloutTransitionError,
-    next_direction,
-    next_stage,
-)
 from ops_pipelines.resources.documents import decode
 from ops_pipelines.resources.ledger.chain import RolloutChange
+from ops_pipelines.rollouts.course import ROLLOUT_TABLE, IllegalRolloutTransitionError, next_direction, next_stage
 from tests.ports.ledger_samples import HOSTILE, NO_LIMIT, NOW, SECOND, begin, kinds, outcome
 from tests.ports.rollout_samples import (
     HOUR,

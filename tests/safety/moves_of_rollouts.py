@@ -12,10 +12,9 @@ from ops_pipelines.core.entries import LedgerConflict
 from ops_pipelines.core.identity import RolloutId
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.flow.lifecycle import orders
-from ops_pipelines.flow.lifecycle.opening import start_release
-from ops_pipelines.flow.lifecycle.planning import plan_release
 from ops_pipelines.remediate.by_hand import ByHandRefused
+from ops_pipelines.rollouts import orders
+from ops_pipelines.rollouts.orders import plan_release, start_release
 from tests.safety.border import PROBLEMS
 from tests.safety.move_kinds import Move, MoveKind
 from tests.safety.stage import Stage

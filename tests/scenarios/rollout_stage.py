@@ -30,16 +30,15 @@ from ops_pipelines.core.rollout import (
     RolloutState,
 )
 from ops_pipelines.core.sources import SourceError, SourceUnavailable
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
-from ops_pipelines.flow.lifecycle import orders
-from ops_pipelines.flow.lifecycle.cycle import CycleReport, advance_rollouts
-from ops_pipelines.flow.lifecycle.gate_evidence import judge_of
-from ops_pipelines.flow.lifecycle.opening import start_release
-from ops_pipelines.flow.lifecycle.planning import plan_release
-from ops_pipelines.flow.lifecycle.rollout_pass import Judge
 from ops_pipelines.resources.catalogue_releases import read_tables
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.pause_file import PauseFile
+from ops_pipelines.rollouts import orders
+from ops_pipelines.rollouts.cycle import CycleReport, advance_rollouts
+from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind
+from ops_pipelines.rollouts.gate_sources import judge_of
+from ops_pipelines.rollouts.orders import plan_release, start_release
+from ops_pipelines.rollouts.rollout_pass import Judge
 from ops_pipelines.simulator.versions import ReleaseFault, ReleaseTrouble
 from tests.safety.quick_database import QuickDatabase
 from tests.safety.quick_ledger import Memory, QuickLedger, StoryLedger, empty_ledger

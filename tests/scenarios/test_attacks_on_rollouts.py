@@ -9,10 +9,10 @@ from ops_pipelines.core.entries import Pause
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.release import Component, Reversibility
 from ops_pipelines.core.rollout import IN_HAND, NodeStage, RolloutState
-from ops_pipelines.domain.lifecycle.gate.evidence import Verdict, VerdictKind
-from ops_pipelines.flow.lifecycle import orders
-from ops_pipelines.flow.lifecycle.cycle import advance_rollouts
 from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.rollouts import orders
+from ops_pipelines.rollouts.cycle import advance_rollouts
+from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind
 from tests.scenarios.rollout_stage import FIRST, NEW_KERNEL, PERSON, RolloutStage, change, release_of
 
 NO_WAY_BACK = release_of(

@@ -12,7 +12,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.rollout import Booking, NodeStage, RolloutState
 from ops_pipelines.core.sources import SourceRefused
-from ops_pipelines.flow.lifecycle import orders
+from ops_pipelines.rollouts import orders
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.journal import EntryKind
 from ops_pipelines.simulator.reservations import Booking as HeldBooking

@@ -14,10 +14,9 @@ import pytest
 from ops_pipelines.core.identity import cause_of
 from ops_pipelines.core.policy import DrainBudget
 from ops_pipelines.core.rollout import FINAL, NodeStage, RolloutState
-from ops_pipelines.flow.lifecycle import orders
-from ops_pipelines.flow.lifecycle.cycle import advance_rollouts
-from ops_pipelines.flow.lifecycle.opening import start_release
-from ops_pipelines.flow.lifecycle.planning import plan_release
+from ops_pipelines.rollouts import orders
+from ops_pipelines.rollouts.cycle import advance_rollouts
+from ops_pipelines.rollouts.orders import plan_release, start_release
 from tests.scenarios.killed_at_every_step import AWAY_SECONDS, Act, Story, end_of, go_on, tell
 from tests.scenarios.rollout_stage import FIRST, KERNEL, LIMITS, PERSON, ROLLOUT_POLICY, equip, quick_judge_of
 from tests.scenarios.small_autopilot import SmallAutopilot

@@ -9,8 +9,8 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.policy import ActionClass, Consent
 from ops_pipelines.core.release import Activation, Component, Reversibility
 from ops_pipelines.core.rollout import IN_HAND, NodeStage, RolloutState
-from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.remediate.by_hand import ByHandRefused
+from ops_pipelines.rollouts import orders
 from ops_pipelines.simulator.versions import ReleaseTrouble
 from tests.scenarios.rollout_stage import (
     FIRST,

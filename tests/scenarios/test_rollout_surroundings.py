@@ -15,7 +15,7 @@ from ops_pipelines.core.policy import DrainBudget, FreezeWindow, RolloutLimits
 from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import IN_HAND, NodeStage, RolloutState
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.flow.lifecycle import orders
+from ops_pipelines.rollouts import orders
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.rollout_stage import (

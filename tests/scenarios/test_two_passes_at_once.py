@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 from ops_pipelines.core.rollout import RolloutState
-from ops_pipelines.flow.lifecycle.cycle import CycleReport, advance_rollouts
 from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.rollouts.cycle import CycleReport, advance_rollouts
 from ops_pipelines.simulator.journal import EntryKind
 from ops_pipelines.simulator.versions import ReleaseTrouble
 from tests.scenarios.killed_at_every_step import READS_OF_LEDGER, Watched, end_of

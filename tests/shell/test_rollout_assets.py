@@ -11,8 +11,8 @@ import pytest
 from ops_pipelines.assets.rollouts import rollout_plan, rollout_progress
 from ops_pipelines.core.release import Component, Reversibility
 from ops_pipelines.core.rollout import NodeStage, RolloutState
-from ops_pipelines.flow.lifecycle import orders
 from ops_pipelines.rollout_jobs import advance_rollouts
+from ops_pipelines.rollouts import orders
 from ops_pipelines.simulator.versions import ReleaseTrouble
 from tests.scenarios.rollout_stage import (
     FIRST,

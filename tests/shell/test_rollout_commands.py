@@ -17,7 +17,7 @@ from ops_pipelines.core.release import Component, Reversibility
 from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.flow.lifecycle import orders
+from ops_pipelines.rollouts import orders
 from tests.scenarios.rollout_stage import (
     FIRST,
     KERNEL,

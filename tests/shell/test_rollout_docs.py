@@ -11,10 +11,9 @@ from ops_pipelines import cli
 from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.release import Claims
 from ops_pipelines.core.rollout import FINAL, IN_HAND, OF_PEOPLE, NodeStage, RolloutEvent, RolloutState
-from ops_pipelines.domain.lifecycle.gate.judge_wave import soak_of
-from ops_pipelines.domain.lifecycle.gate.power import false_stop_bound, power_of_events, power_of_slowdown
-from ops_pipelines.domain.lifecycle.transitions import ROLLOUT_TABLE
 from ops_pipelines.resources.config.models import RolloutsModel
+from ops_pipelines.rollouts.course import ROLLOUT_TABLE
+from ops_pipelines.rollouts.gate.judge_wave import false_stop_bound, power_of_events, power_of_slowdown, soak_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ROLLOUTS.md").read_text()

@@ -13,11 +13,11 @@ from ops_pipelines.core.identity import IncidentId, PlanId, RolloutId, digest_of
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.notes import BATCH_PREFIX, NOT_SENT, KeptNote, Link, Note, Outbox, PersonalLinks, no_links
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.flow.lifecycle.notices import is_still_asked
 from ops_pipelines.flow.people.approval_links import link_for
 from ops_pipelines.flow.telling.batches import Batch, gather
 from ops_pipelines.flow.telling.messages import message_of
 from ops_pipelines.remediate.by_hand import ByHandRefused
+from ops_pipelines.rollouts.notices import is_still_asked
 
 _NOTES_AT_ONCE = 2_000
 _CLAIM_LASTS = timedelta(minutes=2)

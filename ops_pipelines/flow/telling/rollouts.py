@@ -11,9 +11,8 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import LedgerConflict
 from ops_pipelines.core.notes import Note, Outbox
 from ops_pipelines.core.rollout import Rollout
-from ops_pipelines.flow.lifecycle.notices import RolloutSituation
-from ops_pipelines.flow.lifecycle.operator_notices import tell_operators
-from ops_pipelines.flow.lifecycle.team_notices import tell_teams
+from ops_pipelines.rollouts.notices import RolloutSituation, tell_teams
+from ops_pipelines.rollouts.operator_notices import tell_operators
 
 SOURCE = "messages on rollouts"
 _LOOKED_BACK = timedelta(hours=1)

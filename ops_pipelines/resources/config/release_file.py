@@ -1,7 +1,7 @@
 """Reads a file of `releases/`: a release as a domain value, or every fault of the file with its line and its remedy.
 
 How YAML is read strictly is `strict_yaml`'s, the shape of the file `release_models`'. Whether versions fit one another
-and the fleet is judged by `domain.lifecycle.versions.compatibility`; whether files are what they are said to be, by
+and the fleet is judged by `rollouts.versions.compatibility`; whether files are what they are said to be, by
 `release_artifacts`.
 """
 
@@ -22,13 +22,13 @@ from ops_pipelines.core.release import (
     ReleaseName,
     Reversibility,
 )
-from ops_pipelines.domain.lifecycle.versions.comparing import VersionError, check_version
 from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.resources.catalogue_gates import read_suites
 from ops_pipelines.resources.command_words import find_word_faults, shells_in
 from ops_pipelines.resources.config.release_models import ArtifactModel, ChangeModel, ClaimsModel, ReleaseModel
 from ops_pipelines.resources.config.strict_yaml import ConfigError, KeyPath, YamlFile
 from ops_pipelines.resources.fleet.installs import VALUES
+from ops_pipelines.rollouts.versions.comparing import VersionError, check_version
 
 SUFFIX = ".yaml"
 _PLAYBOOK = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/-]*\.ya?ml")

@@ -21,12 +21,7 @@ from ops_pipelines.core.rollout import (
     RolloutNode,
     RolloutState,
 )
-from ops_pipelines.domain.lifecycle.transitions import (
-    ROLLOUT_TABLE,
-    IllegalRolloutTransitionError,
-    next_direction,
-    next_stage,
-)
+from ops_pipelines.rollouts.course import ROLLOUT_TABLE, IllegalRolloutTransitionError, next_direction, next_stage
 
 _Standing: TypeAlias = tuple[NodeStage, Direction]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from ops_pipelines.core.identity import NodeName, Place
 from ops_pipelines.core.release import Component
-from ops_pipelines.domain.lifecycle.fleet import FleetNode
+from ops_pipelines.rollouts.fleet import FleetNode
 from ops_pipelines.whatif.lifecycle.gate_record import name_of, number_of, time_of
 from ops_pipelines.whatif.lifecycle.nodes import MODELS
 from ops_pipelines.whatif.lifecycle.world import World

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.rollout import NodeStage, RolloutNode
-from ops_pipelines.domain.lifecycle.gate.evidence import (
+from ops_pipelines.rollouts.gate.evidence import (
     ControlShift,
     EventCounts,
     EventKind,

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.rollout import IN_HAND, Direction, NodeEvent, NodeStage, RolloutNode
-from ops_pipelines.domain.lifecycle.beginnings import Beginning
-from ops_pipelines.domain.lifecycle.failures import signature_of
-from ops_pipelines.domain.lifecycle.transitions import next_stage
+from ops_pipelines.rollouts.course import next_stage
+from ops_pipelines.rollouts.engine import signature_of
+from ops_pipelines.rollouts.fleet import Beginning
 from ops_pipelines.whatif.lifecycle.gate_record import GateRecord, name_of, number_of, time_of
 from ops_pipelines.whatif.lifecycle.nodes import MODELS
 from ops_pipelines.whatif.lifecycle.world import World

@@ -1,1 +1,0 @@
-"""How versions move: releases, what may run with what, waves, windows, states, and the gate between waves."""

@@ -1,1 +1,0 @@
-"""Rollouts carried out: a pass over each, one node's way, what people order, what is announced, what the gate sees."""

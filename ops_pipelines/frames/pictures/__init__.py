@@ -1,1 +1,0 @@
-"""Pictures that need no browser to be drawn: hours, incidents and remediation, as Markdown or PNG."""
