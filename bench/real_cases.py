@@ -37,12 +37,12 @@ from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS
 from ops_pipelines.core.identity import JobId, NodeName, Place, Topology
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.observation import JobState, JobStatus, Observation, Signal, Workload
-from ops_pipelines.flow.hindsight.retrace import Event, Retrace, Spell, turns
 from ops_pipelines.observe.detectors.stragglers import TraceVerdict, judge_ranks, read_rank_times
 from ops_pipelines.observe.logs import tables as log
 from ops_pipelines.observe.logs.signals import coded_observations, observations_of
 from ops_pipelines.observe.logs.tables import RawLine, Writer, tabulate
 from ops_pipelines.resources.catalogue_files import read_catalogue
+from ops_pipelines.review.retrace import Event, Retrace, Spell, turns
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 DOCS = Path(__file__).parent.parent / "docs" / "REAL_CASES.md"

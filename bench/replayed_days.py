@@ -20,12 +20,12 @@ from ops_pipelines.core.observation import (
     Observation,
     Signal,
 )
-from ops_pipelines.flow.hindsight.retrace import Event, Retrace, Spell, turns
 from ops_pipelines.observe.detectors.detect import detect
 from ops_pipelines.observe.detectors.job_failures import SHORT_LIFE, EndedAttempt, detect_failures
 from ops_pipelines.observe.logs.signals import observations_of, observe_log_lines
 from ops_pipelines.observe.logs.tables import Writer, tabulate_lines
 from ops_pipelines.observe.panels.panel import Detection
+from ops_pipelines.review.retrace import Event, Retrace, Spell, turns
 from ops_pipelines.simulator.replay.day import Day
 
 TICK = timedelta(seconds=5)

@@ -46,10 +46,10 @@ from ops_pipelines.checks.quota_proofs import quota_proofs
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.core.lake import LakeKeeper
 from ops_pipelines.core.sources import LiveCycle
-from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.remediation_jobs import HANDED_ON
+from ops_pipelines.review.replay.replay import PolicyDesk
 from ops_pipelines.sensors.alerts import alert_sensor
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.ledger_mark import keep_seen_beside

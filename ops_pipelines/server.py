@@ -205,8 +205,8 @@ def _write_index(site: Site, request: Request, team_pages: TeamPages) -> str:
 
 
 def _write_incident(site: Site, request: Request) -> str:
-    from ops_pipelines.flow.hindsight.incident_report import report_on
     from ops_pipelines.pages.incident_report import write_incident_page
+    from ops_pipelines.review.incident_report import report_on
 
     name = str(request.path_params["incident"])
     cluster = site.open_cluster()

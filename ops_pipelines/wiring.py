@@ -23,8 +23,6 @@ from ops_pipelines.core.quota_limits import Quotas
 from ops_pipelines.core.record import ApprovalLinks
 from ops_pipelines.core.scheduler import Scheduler, SchedulerSettings
 from ops_pipelines.core.sources import Accounting, Declared, Logs, MetricSource, ReadComment, Telemetry
-from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
-from ops_pipelines.flow.hindsight.replay.history import History
 from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.remediate.guardrails.fencing_room import within_means
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY, BundleFiles
@@ -71,6 +69,8 @@ from ops_pipelines.resources.statement_files import (
     StatementDirectory,
 )
 from ops_pipelines.resources.whole_file import keep_private
+from ops_pipelines.review.replay.replay import PolicyDesk
+from ops_pipelines.review.replay.result import History
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
 

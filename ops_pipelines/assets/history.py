@@ -11,7 +11,7 @@ import dagster as dg
 from ops_pipelines.assets.hours import FIRST_HOUR, ONE_RUN, POOL
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.cluster import Cluster, Observatory
-from ops_pipelines.flow.hindsight.fleet_lemons import once_a_day
+from ops_pipelines.review.lemons import once_a_day
 
 GROUP = "history"
 DAYS = dg.DailyPartitionsDefinition(start_date=FIRST_HOUR[:10], timezone="UTC")
@@ -37,7 +37,7 @@ def lemon_scores(
     cluster: dg.ResourceParam[Cluster],
 ) -> dg.Output[None]:
     """Nodes and GPUs in trouble more often than the rest of the fleet in the last 28 days, with the reasons."""
-    from ops_pipelines.flow.hindsight.fleet_lemons import score_fleet
+    from ops_pipelines.review.lemons import score_fleet
 
     until = _end_of_day(context)
     found = score_fleet(

@@ -9,8 +9,8 @@ from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.observation import Observation
 from ops_pipelines.core.plan import Snapshot
-from ops_pipelines.domain.report import node_word
 from ops_pipelines.remediate.snapshot import KeptSnapshot, Observed
+from ops_pipelines.review.shift import node_word
 
 GROUP = "observe"
 EVIDENCE_TAG = "ops_pipelines/evidence_after"

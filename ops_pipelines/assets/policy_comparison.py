@@ -6,10 +6,8 @@ import dagster as dg
 from pydantic import Field
 
 from ops_pipelines.assets.tables import table
-from ops_pipelines.flow.hindsight.replay.desk import PolicyDesk
-from ops_pipelines.flow.hindsight.replay.replay import replay
-from ops_pipelines.flow.hindsight.replay.result import Difference
-from ops_pipelines.flow.hindsight.replay.sentences import differing, proof_sentence, sentences_of
+from ops_pipelines.review.replay.replay import PolicyDesk, differing, proof_sentence, replay, sentences_of
+from ops_pipelines.review.replay.result import Difference
 
 GROUP = "policy"
 

@@ -15,10 +15,10 @@ from ops_pipelines.assets.verify import verifications
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.incident import Incident, Recovery
 from ops_pipelines.core.plan import BlastRadius, IncidentPlan, TouchedJob
-from ops_pipelines.flow.hindsight.time_saved import RecentRemediation, recent_remediation, sum_by_day_and_team
 from ops_pipelines.remediate.by_hand import WaitingRepair, queue_of
 from ops_pipelines.remediate.nodes.tests import Probation, Standing, probations_of, standings_of
 from ops_pipelines.report.markdown import escape_markdown
+from ops_pipelines.review.time_saved import RecentRemediation, recent_remediation, sum_by_day_and_team
 
 BACK = timedelta(days=7)
 """Assumption: a page that every run makes anew reads a week; longer sums are the ledger's."""

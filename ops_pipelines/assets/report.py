@@ -8,7 +8,7 @@ import dagster as dg
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.assets.verify import verifications
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.domain.report import IncidentLine, ShiftReport, write_shift_report
+from ops_pipelines.review.shift import IncidentLine, ShiftReport, write_shift_report
 
 GROUP = "report"
 SHIFT = timedelta(hours=8)

@@ -15,7 +15,7 @@ from ops_pipelines.assets.tables import table
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.core.record import ShelfError
-from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview
+from ops_pipelines.review.week.weekly_review import WeeklyReview
 
 WEEKS = dg.WeeklyPartitionsDefinition(start_date=FIRST_HOUR[:10], day_offset=1, timezone="UTC")
 
@@ -35,8 +35,8 @@ def weekly_review(
     cluster: dg.ResourceParam[Cluster],
 ) -> dg.Output[None]:
     """A week's reliability: failures and repairs, effective training time, promises and budgets, what we did."""
-    from ops_pipelines.flow.hindsight.review.weekly_review import review_week
     from ops_pipelines.pages.weekly_review import write_weekly_review
+    from ops_pipelines.review.week.weekly_review import review_week
 
     week = week_of(context.partition_time_window.end.astimezone(UTC)).before
     review = review_week(week, cluster, observatory, on_step=lambda step: context.log.info("reading %s", step))

@@ -15,8 +15,8 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.rollout import OF_PEOPLE, NodeStage, Rollout, RolloutState
-from ops_pipelines.domain.report import node_word
 from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.review.shift import node_word
 from ops_pipelines.simulator.ground_truth import read_lost_gpu_hours
 from ops_pipelines.simulator.twin import Twin
 

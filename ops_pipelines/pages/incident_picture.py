@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from ops_pipelines.core.action import JOB_VERBS, Verb
-from ops_pipelines.flow.hindsight.incident_report import IncidentReport
-from ops_pipelines.flow.hindsight.story.cost import Victim
-from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES
-from ops_pipelines.flow.hindsight.story.timeline import EventKind, EventLane, StoryEvent
 from ops_pipelines.report.pictures.story import Mark, StoryLane, StoryPicture, StoryRow, Stretch, Tint, story_picture
+from ops_pipelines.review.incident_report import IncidentReport
+from ops_pipelines.review.story.cost import REPAIRS_OF_NODES, Victim
+from ops_pipelines.review.story.timeline import EventKind, EventLane, StoryEvent
 
 _KEY: Mapping[Tint, str] = {
     Tint.GREEN: "well, or yes",

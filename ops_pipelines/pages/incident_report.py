@@ -1,6 +1,6 @@
 """The page of one incident: what a person who was asleep reads in two minutes, with the raw chain at its end.
 
-Shows `flow.hindsight.incident_report`'s value and judges nothing. Words of logs, jobs and people are text: what cannot
+Shows `review.incident_report`'s value and judges nothing. Words of logs, jobs and people are text: what cannot
 be printed is left out, the rest is escaped by the template, and none of them becomes an address.
 """
 
@@ -10,13 +10,13 @@ from datetime import timedelta
 from enum import Enum
 
 from ops_pipelines.core.action import Verb
-from ops_pipelines.flow.hindsight.incident_report import IncidentReport
-from ops_pipelines.flow.hindsight.story.follow_ups import Urgency
-from ops_pipelines.flow.hindsight.story.milestones import REPAIRS_OF_NODES, MilestoneKind
-from ops_pipelines.flow.hindsight.story.timeline import EventKind, EventLane, StoryEvent
-from ops_pipelines.flow.hindsight.story.words import counted, gpu_hours_words, names_words, span_words
 from ops_pipelines.pages.incident_picture import draw_incident
 from ops_pipelines.pages.render import percent, render
+from ops_pipelines.review.incident_report import IncidentReport
+from ops_pipelines.review.story.chain import counted, gpu_hours_words, names_words, span_words
+from ops_pipelines.review.story.cost import REPAIRS_OF_NODES, MilestoneKind
+from ops_pipelines.review.story.follow_ups import Urgency
+from ops_pipelines.review.story.timeline import EventKind, EventLane, StoryEvent
 
 _KEY_EVENTS_AT_EACH_END = 12
 _KEY_SIGNS = 5

@@ -11,9 +11,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from ops_pipelines.core.action import Verb
-from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Difference, Replay, Verdict
-from ops_pipelines.flow.hindsight.replay.sentences import differing, proof_sentence, sentences_of
 from ops_pipelines.pages.render import drawn, render
+from ops_pipelines.review.replay.replay import differing, proof_sentence, sentences_of
+from ops_pipelines.review.replay.result import ComparedAct, Difference, Replay, Verdict
 
 if TYPE_CHECKING:
     from ops_pipelines.report.pictures.review import Mark

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 from ops_pipelines.core.objectives import ANY_TEAM, ObjectiveKind
 from ops_pipelines.diagnose.defects import Rate
-from ops_pipelines.frames.history.job_runs import Cause
-from ops_pipelines.frames.history.work_sums import WorkSum
 from ops_pipelines.pages.render import duration
 from ops_pipelines.report.pictures.bars import Shade
+from ops_pipelines.review.job_runs import Cause
+from ops_pipelines.review.work_sums import WorkSum
 
 CAUSES: Mapping[Cause, tuple[str, Shade]] = {
     Cause.HARDWARE: ("hardware", Shade.ORANGE),

@@ -1,6 +1,6 @@
 """The weekly reliability review as a page: five sentences, tiles with their change, then tables and plots.
 
-Tables and drawings of what `flow.hindsight.review.weekly_review` gathered; computes no number of its own. What is not
+Tables and drawings of what `review.week.weekly_review` gathered; computes no number of its own. What is not
 known is said where the number would stand.
 """
 
@@ -12,10 +12,6 @@ from markupsafe import Markup
 from ops_pipelines.core.objectives import UNITS, Budget, BudgetState
 from ops_pipelines.core.overlap import tell
 from ops_pipelines.diagnose.defects import MeanTime, Rate
-from ops_pipelines.flow.hindsight.review.coverage import CoverageLine
-from ops_pipelines.flow.hindsight.review.incidents import ComponentLine
-from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview, WeekNumbers
-from ops_pipelines.frames.history.work_sums import Work, WorkSum
 from ops_pipelines.pages.render import drawn, duration, render
 from ops_pipelines.pages.review_numbers import (
     CAUSES,
@@ -32,6 +28,9 @@ from ops_pipelines.pages.review_sentences import five_sentences
 from ops_pipelines.pages.review_tiles import tiles_of
 from ops_pipelines.report.pictures.bars import BarRow, Shade
 from ops_pipelines.report.pictures.review import DayColumn, bars_svg, columns_svg
+from ops_pipelines.review.week.incidents import ComponentLine, CoverageLine
+from ops_pipelines.review.week.weekly_review import WeeklyReview, WeekNumbers
+from ops_pipelines.review.work_sums import Work, WorkSum
 
 _DAY = timedelta(days=1)
 _STATES = {

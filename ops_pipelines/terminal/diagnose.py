@@ -91,7 +91,7 @@ def parse_time(text: str, *, now: datetime) -> datetime:
 
 def look_back(config: "ClusterConfig", *, at: datetime, back: timedelta, now: datetime) -> "DiagnosedTimeView":
     """Return what the lake of `config` shows of [at - back, at]. Raises NoSuchTime, LakeError, PolicyError."""
-    from ops_pipelines.flow.hindsight.past_incidents import find_past_incidents
+    from ops_pipelines.review.retrace import find_past_incidents
     from ops_pipelines.terminal.diagnosis_views import DiagnosedTimeView, view_diagnosed
     from ops_pipelines.wiring import open_lake, read_rules
 

@@ -21,7 +21,6 @@ from ops_pipelines.core.plan import IncidentPlan, Snapshot
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.proof import Refusal
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.domain.report import node_word
 from ops_pipelines.remediate.decide import plan_all
 from ops_pipelines.remediate.guardrails.consents import needs_yes
 from ops_pipelines.remediate.job_fate import standing_marks
@@ -29,6 +28,7 @@ from ops_pipelines.remediate.plans.configuration import vital_signs
 from ops_pipelines.remediate.plans.gate import first_act
 from ops_pipelines.remediate.plans.moments import awaited_act, waiting_moment
 from ops_pipelines.remediate.testimony import count_outcomes, explain_action
+from ops_pipelines.review.shift import node_word
 from ops_pipelines.terminal.incident_views import (
     IncidentsView,
     IncidentView,

@@ -16,7 +16,7 @@ from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Replay
+    from ops_pipelines.review.replay.result import ComparedAct, Replay
 
 _ROWS_AT_MOST = 60
 _DEFAULT_BACK = timedelta(hours=24)
@@ -56,9 +56,9 @@ def replay(
     nodes, cause, plan_then, plan_new, then_at, new_at, done_at, outcome, why, team, lost_gpu_hours, is_counterfactual],
     lessons [incident, verdict (real, false_alarm, unknown), how], cautions [text]. GPU-hours are expected ones.
     """
-    from ops_pipelines.flow.hindsight.replay.replay import replay as run_again
     from ops_pipelines.resources.config.files import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions, read_policy
+    from ops_pipelines.review.replay.replay import replay as run_again
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.replay_views import view_replay
     from ops_pipelines.terminal.tables import console
@@ -132,7 +132,7 @@ def _print(out: "Console", found: "Replay") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ops_pipelines.flow.hindsight.replay.sentences import differing, proof_sentence, sentences_of
+    from ops_pipelines.review.replay.replay import differing, proof_sentence, sentences_of
     from ops_pipelines.terminal.tables import moment, print_lines, printable
 
     out.print(Text(f"{found.proposed} from {moment(found.since)} to {moment(found.until)}", style="bold"))

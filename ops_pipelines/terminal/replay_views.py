@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Difference, KeyDifference, Lesson, Replay, Stretch
-from ops_pipelines.flow.hindsight.replay.sentences import proof_sentence, sentences_of
+from ops_pipelines.review.replay.replay import proof_sentence, sentences_of
+from ops_pipelines.review.replay.result import ComparedAct, Difference, KeyDifference, Lesson, Replay, Stretch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """`ops-pipelines report`: one incident from its beginning to its end, for whoever was asleep.
 
-What it says is `flow.hindsight.incident_report`'s; as HTML it is `pages.incident_report`'s, and here its print.
+What it says is `review.incident_report`'s; as HTML it is `pages.incident_report`'s, and here its print.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterF
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
-    from ops_pipelines.flow.hindsight.incident_report import IncidentReport
+    from ops_pipelines.review.incident_report import IncidentReport
 
 
 @at_the_edge
@@ -45,7 +45,7 @@ def report(
     [reason, saved_at, place, sha256, is_in_ledger], lines [seq, written_at, kind, actor, what, entry_hash],
     not_known.
     """
-    from ops_pipelines.flow.hindsight.incident_report import report_on
+    from ops_pipelines.review.incident_report import report_on
     from ops_pipelines.terminal.json_form import to_json
 
     cluster = open_named(ctx, cluster_file)
@@ -72,7 +72,7 @@ def _write(file: Path, page: str) -> None:
 
 def _print(report: "IncidentReport") -> None:
     """Print the head of the report: what a person reads first. The rest is in the page and in the JSON."""
-    from ops_pipelines.flow.hindsight.story.words import gpu_hours_words, span_words
+    from ops_pipelines.review.story.chain import gpu_hours_words, span_words
     from ops_pipelines.terminal.tables import console, print_fields, print_lines
 
     out = console()

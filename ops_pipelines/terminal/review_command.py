@@ -11,7 +11,7 @@ from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview
+    from ops_pipelines.review.week.weekly_review import WeeklyReview
 
 
 @at_the_edge
@@ -41,8 +41,8 @@ def review(
     from rich.console import Console
 
     from ops_pipelines.core.periods import parse_week, week_of
-    from ops_pipelines.flow.hindsight.review.weekly_review import review_week
     from ops_pipelines.pages.weekly_review import write_weekly_review
+    from ops_pipelines.review.week.weekly_review import review_week
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.review_views import view_review
     from ops_pipelines.wiring import open_observatory

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.core.objectives import Budget
-from ops_pipelines.flow.hindsight.review.incidents import ComponentLine
-from ops_pipelines.flow.hindsight.review.weekly_review import WeeklyReview, WeekNumbers
-from ops_pipelines.frames.history.work_sums import WorkSum
 from ops_pipelines.pages.review_numbers import per_thousand_node_days
 from ops_pipelines.pages.review_sentences import five_sentences
+from ops_pipelines.review.week.incidents import ComponentLine
+from ops_pipelines.review.week.weekly_review import WeeklyReview, WeekNumbers
+from ops_pipelines.review.work_sums import WorkSum
 
 Row = Mapping[str, object]
 

@@ -11,8 +11,8 @@ from datetime import timedelta
 from ops_pipelines.core.cluster import Cluster, Observatory, hour_of
 from ops_pipelines.core.periods import Week, parse_week, week_of
 from ops_pipelines.core.record import ShelfError
-from ops_pipelines.flow.hindsight.review.weekly_review import review_week
 from ops_pipelines.pages.weekly_review import write_weekly_review
+from ops_pipelines.review.week.weekly_review import review_week
 from ops_pipelines.terminal.pages_in_making import PagesInMaking
 
 _JITTER = timedelta(milliseconds=1)

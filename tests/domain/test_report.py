@@ -11,7 +11,7 @@ from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import JobState, NodeState, NodeStatus
-from ops_pipelines.domain.report import ShiftReport, node_word, write_shift_report
+from ops_pipelines.review.shift import ShiftReport, node_word, write_shift_report
 from tests.domain.builders import (
     NODE,
     NOW,

@@ -8,11 +8,10 @@ import pytest
 
 from ops_pipelines.core.identity import NodeName, PciAddress
 from ops_pipelines.core.observation import JobState, Signal
-from ops_pipelines.flow.hindsight.from_lake import READ_AT_ONCE, RecordedStretch, evidence_from_lake
-from ops_pipelines.flow.hindsight.retrace import turns
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.observe.panels.panel import LOOKBACK_SECONDS, Detection, Panel, stretches
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
+from ops_pipelines.review.retrace import READ_AT_ONCE, RecordedStretch, evidence_from_lake, turns
 from tests.flow.fake_store import topology_of
 from tests.simulator.fake_clock import BEGINNING as AT
 

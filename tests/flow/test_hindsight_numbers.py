@@ -14,14 +14,13 @@ from ops_pipelines.core.entries import EntryKind
 from ops_pipelines.core.identity import ActionKey, IncidentId
 from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClass
 from ops_pipelines.core.record import Chronicle
-from ops_pipelines.flow.hindsight.replay.learned import learn
-from ops_pipelines.flow.hindsight.replay.result import Verdict
-from ops_pipelines.flow.hindsight.review.acts import people_of, wrong_acts
-from ops_pipelines.flow.hindsight.review.weekly_review import review_week
-from ops_pipelines.flow.hindsight.story.cost import cost_of, spans_out
-from ops_pipelines.flow.hindsight.time_saved import RecentRemediation
-from ops_pipelines.frames.history.job_runs import Break, Cause, Stint
-from ops_pipelines.frames.history.work_sums import sum_work
+from ops_pipelines.review.job_runs import Break, Cause, Stint
+from ops_pipelines.review.replay.result import Verdict, learn
+from ops_pipelines.review.story.cost import cost_of, spans_out
+from ops_pipelines.review.time_saved import RecentRemediation
+from ops_pipelines.review.week.acts import people_of, wrong_acts
+from ops_pipelines.review.week.weekly_review import review_week
+from ops_pipelines.review.work_sums import sum_work
 from tests.flow.review_stage import (
     MINUTE,
     WEEK,

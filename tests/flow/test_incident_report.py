@@ -18,15 +18,13 @@ from ops_pipelines.core.incident import Incident, IncidentState, Recovery
 from ops_pipelines.core.node_tests import NodeCheck, TestResult, TestRun
 from ops_pipelines.core.notes import Audience, KeptNote, Lane, Note, NoteState, Severity
 from ops_pipelines.core.policy import Mode
-from ops_pipelines.flow.hindsight.incident_report import IncidentReport, report_on
-from ops_pipelines.flow.hindsight.story.chain import Chain, read_chain
-from ops_pipelines.flow.hindsight.story.cost import cost_of, victims_of
-from ops_pipelines.flow.hindsight.story.follow_ups import Urgency, follow_ups_of
-from ops_pipelines.flow.hindsight.story.milestones import MilestoneKind, milestones_of
-from ops_pipelines.flow.hindsight.story.timeline import EventKind, EventLane, timeline_of
-from ops_pipelines.flow.hindsight.story.words import gpu_hours_words, names_words, span_words
-from ops_pipelines.flow.hindsight.time_saved import RecentRemediation, recent_remediation
 from ops_pipelines.flow.people import orders
+from ops_pipelines.review.incident_report import IncidentReport, report_on
+from ops_pipelines.review.story.chain import Chain, gpu_hours_words, names_words, read_chain, span_words
+from ops_pipelines.review.story.cost import MilestoneKind, cost_of, milestones_of, victims_of
+from ops_pipelines.review.story.follow_ups import Urgency, follow_ups_of
+from ops_pipelines.review.story.timeline import EventKind, EventLane, timeline_of
+from ops_pipelines.review.time_saved import RecentRemediation, recent_remediation
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.terminal.json_form import to_json
 from tests.domain.builders import NODE, NOW, action, after, attempt, incident, xid

@@ -17,20 +17,16 @@ from ops_pipelines.core.plan import Rules
 from ops_pipelines.core.policy import ActionClass, BlastCaps, Consent, DrainBudget, FreezeWindow, Mode, Policy
 from ops_pipelines.core.proof import wait
 from ops_pipelines.core.record import Chronicle, Decided
-from ops_pipelines.flow.hindsight.replay.compare import mark_counterfactual
-from ops_pipelines.flow.hindsight.replay.course import Standing, courses_of
-from ops_pipelines.flow.hindsight.replay.history import History
-from ops_pipelines.flow.hindsight.replay.lake_hours import hours_without_decisions
-from ops_pipelines.flow.hindsight.replay.learned import RECURS_WITHIN, learn
-from ops_pipelines.flow.hindsight.replay.policy_keys import compare_policies
-from ops_pipelines.flow.hindsight.replay.replay import replay
-from ops_pipelines.flow.hindsight.replay.result import ComparedAct, Difference, Source, Verdict
-from ops_pipelines.flow.hindsight.replay.side import Side
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.review.replay.lake_hours import hours_without_decisions
+from ops_pipelines.review.replay.recorded import mark_counterfactual
+from ops_pipelines.review.replay.replay import compare_policies, replay
+from ops_pipelines.review.replay.result import RECURS_WITHIN, ComparedAct, Difference, History, Source, Verdict, learn
+from ops_pipelines.review.replay.side import Side, Standing, courses_of
 from tests.domain import builders
 from tests.flow.fake_store import topology_of
 from tests.simulator.fake_clock import BEGINNING as AT

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.observation import NO_NODE, Observation, Signal
-from ops_pipelines.flow.hindsight.retrace import Event, Retrace, Spell, turns
+from ops_pipelines.review.retrace import Event, Retrace, Spell, turns
 from tests.domain.builders import NODE, NOW, ago, job, node_names, observation, topology
 from tests.domain.test_diagnosis_of_incidents import RULES, link_down, said, seen
 

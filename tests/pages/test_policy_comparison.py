@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.action import Verb
 from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
-from ops_pipelines.flow.hindsight.replay.result import (
+from ops_pipelines.pages.policy_comparison import SHOWN_ROWS, write_policy_comparison
+from ops_pipelines.report.pictures.review import Mark, Part, policy_columns
+from ops_pipelines.review.replay.replay import proof_sentence, sentences_of
+from ops_pipelines.review.replay.result import (
     ComparedAct,
     Difference,
     KeyDifference,
@@ -23,9 +26,6 @@ from ops_pipelines.flow.hindsight.replay.result import (
     Stretch,
     Verdict,
 )
-from ops_pipelines.flow.hindsight.replay.sentences import proof_sentence, sentences_of
-from ops_pipelines.pages.policy_comparison import SHOWN_ROWS, write_policy_comparison
-from ops_pipelines.report.pictures.review import Mark, Part, policy_columns
 from tests.simulator.fake_clock import BEGINNING as AT
 
 HOUR = timedelta(hours=1)

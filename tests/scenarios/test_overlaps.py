@@ -15,11 +15,11 @@ from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.overlap import Certainty, Overlap
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.sources import Sample, SourceUnavailable, Telemetry
-from ops_pipelines.flow.hindsight.incident_report import report_on
-from ops_pipelines.flow.hindsight.review.incidents import overlaps_in
-from ops_pipelines.flow.hindsight.story.timeline import EventKind
 from ops_pipelines.observe.intake import take_in_conditions
 from ops_pipelines.remediate.plans.overlaps import see_to_overlaps
+from ops_pipelines.review.incident_report import report_on
+from ops_pipelines.review.story.timeline import EventKind
+from ops_pipelines.review.week.incidents import overlaps_in
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS

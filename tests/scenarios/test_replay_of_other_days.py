@@ -10,11 +10,11 @@ from ops_pipelines.core.action import Verb
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.core.record import ApprovalLinks
-from ops_pipelines.flow.hindsight.replay.replay import replay
-from ops_pipelines.flow.hindsight.replay.result import Difference, Replay
 from ops_pipelines.flow.people import orders
 from ops_pipelines.flow.people.approval_links import link_for, read_link
 from ops_pipelines.resources.link_seal import KeyFileSeal
+from ops_pipelines.review.replay.replay import replay
+from ops_pipelines.review.replay.result import Difference, Replay
 from ops_pipelines.simulator.journal import FaultKind
 from tests.scenarios.ladder_stage import Stage
 from tests.scenarios.small_autopilot import POLICY

@@ -18,9 +18,6 @@ from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.plan import IncidentPlan, Snapshot
 from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.core.record import Decided
-from ops_pipelines.flow.hindsight.replay.history import History
-from ops_pipelines.flow.hindsight.replay.replay import replay
-from ops_pipelines.flow.hindsight.replay.result import Difference, Replay
 from ops_pipelines.flow.people.orders import approve
 from ops_pipelines.observe.intake import take_in_logs
 from ops_pipelines.remediate.decide import Decision, decide
@@ -30,6 +27,8 @@ from ops_pipelines.remediate.plans.reflex import react
 from ops_pipelines.remediate.snapshot import find_in, keep, record_findings, take_snapshot
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
+from ops_pipelines.review.replay.replay import replay
+from ops_pipelines.review.replay.result import Difference, History, Replay
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.scenario import JobSpec
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

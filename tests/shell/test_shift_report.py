@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.assets.report import as_markdown
 from ops_pipelines.core.incident import IncidentState
-from ops_pipelines.domain.report import IncidentLine, ShiftReport
+from ops_pipelines.review.shift import IncidentLine, ShiftReport
 
 _UNTIL = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)
 _SHOWN_IN_PLACE = 890

@@ -140,8 +140,8 @@ def _with_saves(
 ) -> tuple[JobWork, ...]:
     """Return the work with what lines tell of checkpoints, of those that held most and ran long enough."""
     from ops_pipelines.frames.advice.saves import read_saves
-    from ops_pipelines.frames.history.job_lines import read_job_lines
     from ops_pipelines.remediate.restart_costs import LOG_COLUMNS
+    from ops_pipelines.review.job_runs import read_job_lines
 
     asked: dict[tuple[str, str], LongRun] = {}
     for work in sorted(works, key=lambda each: -each.held_gpu_hours):

@@ -16,12 +16,12 @@ from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.lines import LostHours
 from ops_pipelines.flow.cost.owners import OwnerReader
-from ops_pipelines.flow.hindsight.review.incidents import at_fault_of
-from ops_pipelines.flow.hindsight.review.work import MARGIN, read_job_history
 from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.review.week.incidents import at_fault_of
+from ops_pipelines.review.week.work import MARGIN, read_job_history
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.history.job_runs import Break
+    from ops_pipelines.review.job_runs import Break
 
 _NOT_OURS = frozenset({AtFault.APPLICATION, AtFault.USER})
 
@@ -74,7 +74,7 @@ def find_losses(part: BilledPart, desk: TeamsDesk) -> Losses:
 
 def _is_ours(each: "Break", incidents: Mapping[IncidentId, Incident]) -> bool:
     """Return whether the cluster owes the hours: a part broke, or we moved the job."""
-    from ops_pipelines.frames.history.job_runs import Cause
+    from ops_pipelines.review.job_runs import Cause
 
     incident = incidents.get(IncidentId(each.incident))
     if incident is None or at_fault_of(incident) in _NOT_OURS:

@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 
 from ops_pipelines.domain.advice.work import Saves
 from ops_pipelines.frames.advice.work import LongRun
-from ops_pipelines.frames.history.job_lines import JobLines
 from ops_pipelines.observe.logs.matching import CheckpointLine, LineKind, is_progress
+from ops_pipelines.review.job_runs import JobLines
 
 _SAME_SAVE = timedelta(seconds=30)
 """Lines of several ranks that tell of one save come this close. Assumption."""

@@ -1,7 +1,7 @@
 """Tables of the lake -> a panel: each layer as its docstring says, gaps as gaps.
 
 What a table holds is `schema`; what a panel means is `panel`; who asks for which rows is `observe.window` and
-`flow.hindsight.from_lake`. MIG slices are left out: detectors compare whole GPUs.
+`review.retrace`. MIG slices are left out: detectors compare whole GPUs.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -25,9 +25,9 @@ from ops_pipelines.frames.advice.work import (
     read_hardware,
     read_works,
 )
-from ops_pipelines.frames.history.job_lines import JobLines
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.observe.logs.matching import CheckpointLine, LineKind
+from ops_pipelines.review.job_runs import JobLines
 
 T0 = datetime(2026, 11, 2, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -1,1 +1,0 @@
-"""Months of trouble: what wears out, and which batch, rack or version fails too often."""

@@ -1,0 +1,1 @@
+"""What was, looked at again: incidents reported, weeks reviewed, days replayed under another policy."""
