@@ -26,9 +26,9 @@ from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.domain.quota.memory import fair_demand, remember
 from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
 from ops_pipelines.domain.quota.replay import Replay, replay
-from ops_pipelines.domain.quota.settings import RebalanceSettings
 from ops_pipelines.domain.quota.today import Today
 from ops_pipelines.frames.demand.recorded import RecordedDemand, read_recorded
+from ops_pipelines.teams.settings import RebalanceSettings
 
 HELIOS = Path(__file__).parents[2] / "shared" / "data" / "helios_earth" / "hourly_gpu_by_team.parquet"
 DEFAULTS = RebalanceSettings()

@@ -23,7 +23,6 @@ from ops_pipelines.core.lake import LakeKeeper
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.domain.capacity.quarters import QUARTER_MONTHS, first_day_of, quarter_of
 from ops_pipelines.flow.people import orders
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.launched_by import launched_by
 from ops_pipelines.quota_jobs import QUOTA_JOBS, QUOTA_SCHEDULES
 from ops_pipelines.remediate.acts.facts import Lease
@@ -31,6 +30,7 @@ from ops_pipelines.remediate.by_hand import drain_by_hand, return_by_hand
 from ops_pipelines.remediation_jobs import REMEDIATION_JOBS, shift_report_schedule
 from ops_pipelines.rollout_jobs import ROLLOUT_JOBS, ROLLOUT_SCHEDULES
 from ops_pipelines.run_lanes import NO_RETRIES, RunLane, tags_of
+from ops_pipelines.teams.desk import TeamsDesk
 
 _HOURS_ASKED_AGAIN = 6
 """How long an hour whose source was silent is asked for again; after that, a person materialises it."""

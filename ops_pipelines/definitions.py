@@ -46,7 +46,6 @@ from ops_pipelines.checks.quota_proofs import quota_proofs
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.core.lake import LakeKeeper
 from ops_pipelines.core.sources import LiveCycle
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.remediation_jobs import HANDED_ON
 from ops_pipelines.review.replay.replay import PolicyDesk
@@ -59,6 +58,7 @@ from ops_pipelines.sensors.records import records_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
 from ops_pipelines.sensors.rollouts import rollout_sensor
+from ops_pipelines.teams.desk import TeamsDesk
 
 CLUSTER_VARIABLE = "OPS_PIPELINES_CLUSTER"
 DEFAULT_CLUSTER_FILE = "cluster.yaml"

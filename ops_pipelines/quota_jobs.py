@@ -10,8 +10,8 @@ from ops_pipelines.assets.history import DAYS
 from ops_pipelines.assets.quotas import PROPOSING_JOB, shown_of_done
 from ops_pipelines.assets.run_lease import LEASE_TAG, lease_of_run
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.run_lanes import NO_RETRIES
+from ops_pipelines.teams.desk import TeamsDesk
 
 ASKED_TAG = "ops_pipelines/quotas"
 """Carried by runs that the schedule asked for: for which proposal, in which state, under which consent and epoch."""

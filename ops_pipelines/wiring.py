@@ -23,7 +23,6 @@ from ops_pipelines.core.quota_limits import Quotas
 from ops_pipelines.core.record import ApprovalLinks
 from ops_pipelines.core.scheduler import Scheduler, SchedulerSettings
 from ops_pipelines.core.sources import Accounting, Declared, Logs, MetricSource, ReadComment, Telemetry
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.remediate.guardrails.fencing_room import within_means
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY, BundleFiles
 from ops_pipelines.resources.catalogue_files import read_catalogue
@@ -73,6 +72,7 @@ from ops_pipelines.review.replay.replay import PolicyDesk
 from ops_pipelines.review.replay.result import History
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
+from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake

@@ -13,7 +13,7 @@ from ops_pipelines.assets.hours import FIRST_HOUR, ONE_RUN, POOL
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.flow.advice.report import AdviceReport, FollowedUp
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "advice"
 _TEXT_LENGTH = 300

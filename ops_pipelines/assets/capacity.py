@@ -16,7 +16,7 @@ from ops_pipelines.assets.tables import table
 from ops_pipelines.domain.capacity.plan import CapacityForecast, CapacityPlan
 from ops_pipelines.domain.capacity.quarters import first_day_of, quarter_of
 from ops_pipelines.flow.capacity.past import Completeness
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "capacity"
 QUARTERS = dg.TimeWindowPartitionsDefinition(

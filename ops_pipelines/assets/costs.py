@@ -14,7 +14,7 @@ from ops_pipelines.assets.hours import FIRST_HOUR, POOL
 from ops_pipelines.assets.tables import table
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.flow.cost.usage import MonthUsage
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
     from ops_pipelines.core.periods import CostMonth

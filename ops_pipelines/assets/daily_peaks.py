@@ -12,7 +12,7 @@ from ops_pipelines.assets.history import DAYS
 from ops_pipelines.assets.hours import ONE_RUN, POOL
 from ops_pipelines.assets.tables import table
 from ops_pipelines.flow.capacity.days import DaySummed, keep_day, sum_day
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "capacity"
 

@@ -10,8 +10,8 @@ from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, POOL, by_partiti
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.lake import Computed
 from ops_pipelines.flow.quota.demand import FilledDemand, demand_of_day, fill_demand
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.observe.hours import Filled
+from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "quotas"
 

@@ -14,8 +14,8 @@ from ops_pipelines.assets.quotas import QUOTA_DAYS
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.domain.placement.day import PlacementDay
 from ops_pipelines.flow.placement.report import PlacementReport, report_of_day
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.report.markdown import escape_markdown
+from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "advice"
 

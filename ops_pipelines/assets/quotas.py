@@ -14,8 +14,8 @@ from ops_pipelines.assets.hours import FIRST_HOUR, POOL
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.entries import AUTOPILOT
 from ops_pipelines.core.proposal import GpuType, ProposedQuota, QuotaProposal, TeamName
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.launched_by import WITHOUT_LOGIN, login_behind
+from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
     from ops_pipelines.flow.quota.mornings_work import Done

@@ -8,7 +8,7 @@ from ops_pipelines.assets.tables import table
 from ops_pipelines.checks.data_quality import hours_to_judge
 from ops_pipelines.flow.quota.demand import TABLE
 from ops_pipelines.flow.quota.demand_rules import declared_teams
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ import dagster as dg
 
 from ops_pipelines.assets.quotas import gpu_quotas as gpu_quotas_asset
 from ops_pipelines.domain.quota.proposal_proof import PROOFS
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 
 @dg.multi_asset_check(

@@ -5,10 +5,10 @@ from datetime import datetime
 
 from ops_pipelines.core.periods import Week, parse_week, week_of
 from ops_pipelines.flow.advice.kept import TABLE
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.pages.advice import AdviceMatter, AdviceRow, gain_gpu_hours, write_advice
 from ops_pipelines.pages.amounts import hours
 from ops_pipelines.pages.index import Tile
+from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.terminal.teams_at_hand import NotThere
 
 _WEEKS = 10

@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ops_pipelines.domain.capacity.hardware import CapacitySettings
-from ops_pipelines.domain.capacity.projects import PlannedProject
-from ops_pipelines.domain.quota.contracts import Agreements
 from ops_pipelines.resources.config.capacity_file import read_capacity
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.projects_file import read_projects
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.config.teams_file import read_teams
+from ops_pipelines.teams.contracts import Agreements
+from ops_pipelines.teams.projects import CapacitySettings, PlannedProject
 
 Content = TypeVar("Content")
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from datetime import date
 
     from ops_pipelines.domain.capacity.plan import CapacityReport
-    from ops_pipelines.flow.teams_desk import TeamsDesk
     from ops_pipelines.frames.forecast.backtest import Backtest
+    from ops_pipelines.teams.desk import TeamsDesk
 
 Made = TypeVar("Made")
 AsOf = Annotated[

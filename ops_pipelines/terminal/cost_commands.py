@@ -11,7 +11,7 @@ from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
     from ops_pipelines.flow.cost.statements import Charge
-    from ops_pipelines.flow.teams_desk import TeamsDesk
+    from ops_pipelines.teams.desk import TeamsDesk
 
 cost_app = typer.Typer(
     help="What a month cost whom: GPU-hours, energy, credits, budgets.",

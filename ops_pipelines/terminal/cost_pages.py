@@ -16,10 +16,10 @@ from ops_pipelines.core.periods import CostMonth
 from ops_pipelines.flow.cost.export import billed_cents
 from ops_pipelines.flow.cost.statements import Charge, statement_of
 from ops_pipelines.flow.cost.usage import NothingYet
-from ops_pipelines.flow.teams_desk import NoTeams, TeamsDesk
 from ops_pipelines.pages.amounts import money
 from ops_pipelines.pages.chargeback import ChargeMatter, MonthChoice, write_chargeback
 from ops_pipelines.pages.index import Tile
+from ops_pipelines.teams.desk import NoTeams, TeamsDesk
 from ops_pipelines.terminal.pages_in_making import PagesInMaking
 from ops_pipelines.terminal.teams_at_hand import NotThere
 

@@ -49,10 +49,10 @@ def _exit_code_of(problem: Exception) -> ExitCode | None:
     from ops_pipelines.core.sources import SourceError
     from ops_pipelines.flow.cost.usage import NothingYet
     from ops_pipelines.flow.quota.changes import ApplyRefused
-    from ops_pipelines.flow.teams_desk import NoTeams
     from ops_pipelines.remediate.by_hand import ByHandRefused
     from ops_pipelines.resources.backup import BackupError
     from ops_pipelines.simulator.twin import TwinError
+    from ops_pipelines.teams.desk import NoTeams
 
     if isinstance(problem, PolicyError | NoTeams | StatementFilesError):
         return ExitCode.USAGE

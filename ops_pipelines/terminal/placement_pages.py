@@ -6,10 +6,10 @@ from datetime import date, datetime, timedelta
 from ops_pipelines.core.cluster import hour_of
 from ops_pipelines.flow.cost.usage import NothingYet
 from ops_pipelines.flow.placement.report import PlacementReport, report_of_day
-from ops_pipelines.flow.teams_desk import NoTeams, TeamsDesk
 from ops_pipelines.pages.amounts import hours
 from ops_pipelines.pages.index import Tile
 from ops_pipelines.pages.placement import PlacementMatter, stranded_gpu_hours, write_placement
+from ops_pipelines.teams.desk import NoTeams, TeamsDesk
 from ops_pipelines.terminal.pages_in_making import PagesInMaking
 from ops_pipelines.terminal.teams_at_hand import NotThere
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from ops_pipelines.core.proposal import ProposalRecord
-    from ops_pipelines.flow.teams_desk import TeamsDesk
+    from ops_pipelines.teams.desk import TeamsDesk
 
 ProposalName = Annotated[str, typer.Argument(help="Such as QUOTA-20261122-1a2b3c4d; `quota history` lists them.")]
 Day = Annotated[str | None, typer.Option("--day", help="A local day such as 2026-11-22; today's without it.")]
@@ -114,9 +114,9 @@ def apply(
     \b
     JSON with --dry-run: cluster, proposal, state, changes, hindrances, warnings; else as of one in `quota history`.
     """
-    from ops_pipelines.domain.quota.quota_policy import LimitsOn
     from ops_pipelines.flow.quota.applying import apply as apply_quotas
     from ops_pipelines.flow.quota.applying import preview
+    from ops_pipelines.teams.settings import LimitsOn
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.quota_answers import find_proposal, view_preview
     from ops_pipelines.terminal.quota_tables import print_preview
@@ -212,8 +212,8 @@ def history(
 
 def open_desk(ctx: typer.Context, cluster_file: Path) -> "TeamsDesk":
     """Return the desk of teams of `cluster_file`, or the one that the caller of `app` opens by itself (`obj`)."""
-    from ops_pipelines.flow.teams_desk import TeamsDesk
     from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.teams.desk import TeamsDesk
     from ops_pipelines.terminal.caller import open_named
     from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk
 

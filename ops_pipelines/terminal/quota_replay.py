@@ -68,8 +68,8 @@ def quota_replay(
 def _replayed(demand: Path, guarantees: Path | None, *, timezone: str, is_carried: bool) -> "Replay":
     from ops_pipelines.core.proposal import Terms
     from ops_pipelines.domain.quota.replay import replay
-    from ops_pipelines.domain.quota.settings import RebalanceSettings
     from ops_pipelines.frames.demand.recorded import MissingHours, read_recorded
+    from ops_pipelines.teams.settings import RebalanceSettings
 
     missing = MissingHours.CARRY if is_carried else MissingHours.REFUSE
     recorded = read_recorded(demand, timezone=timezone, missing=missing)

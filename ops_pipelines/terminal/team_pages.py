@@ -7,8 +7,8 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.record import StatementFilesError
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.pages.index import Tile
+from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.terminal.advice_pages import advice_page, advice_tile
 from ops_pipelines.terminal.capacity_pages import CapacityPages
 from ops_pipelines.terminal.cost_pages import CostPages, cost_file, cost_tile

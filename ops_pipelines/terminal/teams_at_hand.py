@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.policy import PolicyError
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
     from ops_pipelines.resources.config.cluster_config import ClusterConfig

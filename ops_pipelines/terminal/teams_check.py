@@ -12,11 +12,11 @@ from zoneinfo import ZoneInfo
 from ops_pipelines.clock import Clock, SystemClock
 from ops_pipelines.core.quota_limits import Quotas
 from ops_pipelines.domain.quota.capacity import Capacity
-from ops_pipelines.domain.quota.contracts import Agreements
 from ops_pipelines.domain.quota.quota_lint import find_missing_accounts, lint_quotas
-from ops_pipelines.domain.quota.quota_policy import LimitsOn
 from ops_pipelines.resources.config.cluster_config import AccountingKind, ClusterConfig, SchedulerKind
 from ops_pipelines.resources.config.installed_nodes import installed_gpus
+from ops_pipelines.teams.contracts import Agreements
+from ops_pipelines.teams.settings import LimitsOn
 
 _SHOWN_NAME_COUNT = 4
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.capacity.hardware import LeadTime
+from ops_pipelines.teams.projects import LeadTime
 
 
 def test_a_curve_goes_through_the_points_that_were_stated() -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.capacity.outlook import LEVELS, SeriesOutlook, WeekPeak
 from ops_pipelines.domain.capacity.project_mix import change_in_week, mix_projects, mix_week
-from ops_pipelines.domain.capacity.projects import PlannedProject
 from ops_pipelines.domain.capacity.resources import SeriesKey
 from ops_pipelines.domain.capacity.spread import EXACT_POINTS, KEPT_POINTS, make_fewer, sum_of_chances
+from ops_pipelines.teams.projects import PlannedProject
 from tests.domain.capacity_examples import AS_OF, H100, certain, day, even
 
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)

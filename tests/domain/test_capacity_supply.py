@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.domain.capacity.hardware import Arrival, Retirement
 from ops_pipelines.domain.capacity.supply import (
     SHARE_POINTS,
     SupplyInputs,
@@ -13,6 +12,7 @@ from ops_pipelines.domain.capacity.supply import (
     supply_weeks,
     usable_ratio,
 )
+from ops_pipelines.teams.projects import Arrival, Retirement
 from tests.domain.capacity_examples import AS_OF, H100, day, usable
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ops_pipelines.core.money import Cents, read_amount, share_cents, show_cents, to_cents
 from ops_pipelines.core.periods import BilledPart, CostMonth, month_to_date, whole_month
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.cost.price import Installed, InstalledAsset, Item, asset_cost
+from ops_pipelines.teams.price import Installed, InstalledAsset, Item, asset_cost
 from tests.domain.cost_facts import H100, JUNE, PRICES, first, one_node
 
 NAMES = st.text(alphabet="abcd", min_size=1, max_size=3)

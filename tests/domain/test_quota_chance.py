@@ -15,7 +15,7 @@ from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.domain.quota.fair_debt import chance_factor, standings_of, weight_factor
 from ops_pipelines.domain.quota.memory import remember
 from ops_pipelines.domain.quota.queue_chance import queue_chance
-from ops_pipelines.domain.quota.settings import RebalanceSettings
+from ops_pipelines.teams.settings import RebalanceSettings
 
 NEAR = 1e-9
 AMOUNTS = st.integers(0, 12).map(float)

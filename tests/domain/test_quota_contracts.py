@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.allocation import allocate
-from ops_pipelines.domain.quota.contracts import Agreements, Contract, carry_undeclared, overlaps
-from ops_pipelines.domain.quota.hierarchy import children_of, from_the_top, parent_faults
-from ops_pipelines.domain.quota.project import Project
+from ops_pipelines.teams.contracts import (
+    Agreements,
+    Contract,
+    carry_undeclared,
+    children_of,
+    from_the_top,
+    overlaps,
+    parent_faults,
+)
+from ops_pipelines.teams.projects import Project
 
 NEW_YEAR = date(2026, 1, 1)
 H100 = GpuType("h100")

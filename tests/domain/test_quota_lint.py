@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.allocation import allocate
 from ops_pipelines.domain.quota.capacity import Capacity
-from ops_pipelines.domain.quota.contracts import Agreements, Contract
-from ops_pipelines.domain.quota.project import Project
 from ops_pipelines.domain.quota.quota_lint import find_missing_accounts, lint_quotas
-from ops_pipelines.domain.quota.remarks import Remark, RemarkKind, Remarks
+from ops_pipelines.teams.contracts import Agreements, Contract, Remark, RemarkKind, Remarks
+from ops_pipelines.teams.projects import Project
 
 TODAY = date(2026, 6, 1)
 H100 = GpuType("h100")

@@ -14,10 +14,9 @@ from ops_pipelines.core.proposal import GpuType, ProposedQuota, QuotaProposal, S
 from ops_pipelines.domain.quota.proposal_proof import PROOFS, ProofInputs
 from ops_pipelines.domain.quota.proposing import headline_of_lines, propose_lines
 from ops_pipelines.domain.quota.queue_chance import queue_chance
-from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
 from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
-from ops_pipelines.domain.quota.settings import RebalanceSettings
 from ops_pipelines.domain.quota.today import Today
+from ops_pipelines.teams.settings import QuotaPolicy, RebalanceSettings
 
 A, B, C, ORG = TeamName("a"), TeamName("b"), TeamName("c"), TeamName("org")
 H100 = GpuType("h100")

@@ -14,12 +14,12 @@ from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.domain.quota.fair_debt import debts_of
 from ops_pipelines.domain.quota.launches import Launches, launches_on
 from ops_pipelines.domain.quota.memory import fair_demand, remember
-from ops_pipelines.domain.quota.project import Project
 from ops_pipelines.domain.quota.queue_chance import QueueChance, queue_chance
 from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
 from ops_pipelines.domain.quota.replay import replay
-from ops_pipelines.domain.quota.settings import RebalanceSettings
 from ops_pipelines.domain.quota.today import Rebalanced, Today
+from ops_pipelines.teams.projects import Project
+from ops_pipelines.teams.settings import RebalanceSettings
 
 A, B, C = TeamName("a"), TeamName("b"), TeamName("c")
 SETTINGS = RebalanceSettings(spread_ratio=0.0)

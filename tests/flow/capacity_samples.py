@@ -19,8 +19,8 @@ from ops_pipelines.domain.capacity.plan import (
     ShortWeek,
     Way,
 )
-from ops_pipelines.domain.capacity.projects import PlannedProject
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
+from ops_pipelines.teams.projects import PlannedProject
 
 AS_OF = date(2026, 10, 1)
 H100 = GpuType("h100")

@@ -10,11 +10,11 @@ from typing import Any, cast
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.hardware import CapacityPolicy, CapacitySettings, LeadTime, Sku, StoreExpansion
 from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.frames.usage.intervals import InstalledNode
 from ops_pipelines.resources.statement_files import PlanDirectory
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.price import InstalledNode
+from ops_pipelines.teams.projects import CapacityPolicy, CapacitySettings, LeadTime, Sku, StoreExpansion
 from tests.flow.cost_stage import PRICES, CostLedger, RowsLake
 from tests.flow.review_stage import stage
 

@@ -21,14 +21,13 @@ from ops_pipelines.core.money import Cents
 from ops_pipelines.core.periods import CostMonth
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.core.rollout import Rollout, RolloutNode
-from ops_pipelines.domain.cost.price import AssetPrice, PricedBy, PriceModel
-from ops_pipelines.domain.quota.contracts import Agreements
-from ops_pipelines.domain.quota.project import Project
-from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.frames.usage.intervals import InstalledNode
 from ops_pipelines.frames.usage.months import cost_month
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.teams.contracts import Agreements
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.price import AssetPrice, InstalledNode, PricedBy, PriceModel
+from ops_pipelines.teams.projects import Project
 from tests.flow.review_stage import LakeOfRows, LedgerOfValues, stage
 
 H100 = GpuType("h100")

@@ -10,9 +10,9 @@ from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.core.quota_limits import ALL_TYPES, AccountQuota, QuotasInForce
 from ops_pipelines.core.scheduler import SettingsRead
 from ops_pipelines.core.sources import AccountingPage, SourceUnavailable
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow.cost_stage import CostLedger, RowsLake
 from tests.flow.review_stage import stage
 

@@ -18,16 +18,16 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.policy import ActionClass, Consent, Policy
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.core.quota_limits import QuotaChange
-from ops_pipelines.domain.quota.contracts import Agreements, Contract
-from ops_pipelines.domain.quota.project import Project
-from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
-from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.frames.usage.intervals import InstalledNode
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.quotas import SimulatedQuotas
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, SimulatedNode, cluster_nodes
 from ops_pipelines.simulator.twin import Twin
+from ops_pipelines.teams.contracts import Agreements, Contract
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.price import InstalledNode
+from ops_pipelines.teams.projects import Project
+from ops_pipelines.teams.settings import QuotaPolicy
 from tests.flow.fake_store import observatory_on
 from tests.scenarios.small_autopilot import POLICY, MessagesInMemory, SmallAutopilot
 from tests.simulator.fake_clock import BEGINNING, FakeClock

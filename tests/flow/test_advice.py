@@ -8,13 +8,13 @@ import pytest
 from ops_pipelines.core.notes import Audience, KeptNote
 from ops_pipelines.core.periods import Week
 from ops_pipelines.domain.advice.advice import AdviceKind
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.following import Followed
 from ops_pipelines.flow.advice.finding import find_advice
 from ops_pipelines.flow.advice.follow_up import follow_up
 from ops_pipelines.flow.advice.kept import keep, told_in
 from ops_pipelines.flow.advice.sending import send
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.settings import AdviceSettings
 from tests.flow.advice_stage import HOUR, WEEK, AdviceStage, Job
 
 STALLED = Job(job="1", name="train_1", verdict="input_stalled", node="gpu001")

@@ -6,7 +6,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from ops_pipelines.domain.capacity.hardware import CapacityPolicy
 from ops_pipelines.domain.capacity.plan import CapacityPlan, OrderLine
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.flow.capacity.headline import assumptions_of, headline_of
@@ -16,6 +15,7 @@ from ops_pipelines.flow.capacity.watching import warn_of_changes
 from ops_pipelines.frames.peaks.history import read_history
 from ops_pipelines.frames.peaks.weekly import RecordedDays
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.teams.projects import CapacityPolicy
 from tests.flow import capacity_samples as samples
 from tests.flow.capacity_samples import ALL_H100, AS_OF, H100
 

@@ -6,11 +6,11 @@ from datetime import date
 import numpy as np
 import pytest
 
-from ops_pipelines.domain.capacity.hardware import CapacitySettings, RackRoom
 from ops_pipelines.domain.capacity.resources import SeriesKey
 from ops_pipelines.flow.capacity.planning import limits_of
 from ops_pipelines.frames.forecast.daily_peaks import DailyPeaks
 from ops_pipelines.frames.peaks.history import PeakHistory, ResourceHistory
+from ops_pipelines.teams.projects import CapacitySettings, RackRoom
 
 RACK = SeriesKey(resource="rack_watts", name="r1")
 ROOM = SeriesKey(resource="cooling_watts")

@@ -20,8 +20,8 @@ from ops_pipelines.domain.cost.usage import NO_TEAM, Fate, Owner
 from ops_pipelines.flow.cost.rows import hours_by_fate
 from ops_pipelines.flow.cost.states import find_states
 from ops_pipelines.flow.cost.usage import MonthUsage, NothingYet, part_of, usage_of
-from ops_pipelines.flow.teams_desk import NoTeams
 from ops_pipelines.frames.usage.intervals import Condition
+from ops_pipelines.teams.desk import NoTeams
 from tests.flow.cost_stage import BETA, GPUS, NODES, CostLedger, Stage, berlin
 from tests.flow.review_stage import act, broken, checked, entry
 

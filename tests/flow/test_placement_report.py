@@ -17,12 +17,12 @@ from ops_pipelines.domain.placement.straddling import CostClass, Level
 from ops_pipelines.domain.placement.stranded import Why
 from ops_pipelines.flow.cost.usage import NothingYet
 from ops_pipelines.flow.placement.report import PlacementReport, placement_report, report_of_day
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.lake.accounting import read_ended, read_held, read_waiting
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.accounting import SimulatedAccounting
 from ops_pipelines.simulator.scenario import JobSpec
 from ops_pipelines.simulator.settings import SimulatedSettings
+from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow.cost_stage import CostLedger, RowsLake
 from tests.flow.placement_stage import DAY, END, GANG, NAMES, SMALL, Limits, Silent, at, attempt, desk_of
 from tests.flow.review_stage import stage

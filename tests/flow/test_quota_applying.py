@@ -21,11 +21,11 @@ from ops_pipelines.core.quota_limits import (
     TypedLimits,
 )
 from ops_pipelines.core.sources import SourceError, SourceRefused, SourceUnavailable
-from ops_pipelines.domain.quota.contracts import Contract
-from ops_pipelines.domain.quota.quota_policy import LimitsOn, QuotaFreeze
 from ops_pipelines.flow.quota.applying import SETTLED_AFTER, apply, preview, settle, undo
 from ops_pipelines.flow.quota.changes import ApplyRefused, changes_of, witness
 from ops_pipelines.flow.quota.hand import PAUSE_SECONDS, READ_COUNT
+from ops_pipelines.teams.contracts import Contract
+from ops_pipelines.teams.settings import LimitsOn, QuotaFreeze
 from tests.flow.quota_stage import (
     ALL_MAY_MOVE,
     FIRST_LIMITS,

@@ -13,15 +13,15 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import AccountingPage, SourceUnavailable
-from ops_pipelines.domain.quota.contracts import Agreements, Contract
 from ops_pipelines.flow.quota.demand import FilledDemand, demand_days_of, demand_of_day, fill_demand
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.demand.hourly import NUMBERS
-from ops_pipelines.frames.usage.intervals import InstalledNode
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.past_demand import DEMO_PLAN, past_demand
+from ops_pipelines.teams.contracts import Agreements, Contract
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.price import InstalledNode
 from tests.flow.fake_store import NoScheduler, observatory_on
 from tests.ports.lake_samples import cells
 from tests.simulator.fake_clock import BEGINNING, FakeClock

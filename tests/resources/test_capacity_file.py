@@ -11,16 +11,6 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.hardware import (
-    Arrival,
-    CapacityPolicy,
-    CapacitySettings,
-    LeadTime,
-    RackRoom,
-    Retirement,
-    Sku,
-    StoreExpansion,
-)
 from ops_pipelines.resources.config.capacity_file import read_capacity
 from ops_pipelines.resources.config.capacity_models import (
     ArrivalModel,
@@ -35,6 +25,16 @@ from ops_pipelines.resources.config.capacity_section import CapacityPolicyModel,
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.teams.projects import (
+    Arrival,
+    CapacityPolicy,
+    CapacitySettings,
+    LeadTime,
+    RackRoom,
+    Retirement,
+    Sku,
+    StoreExpansion,
+)
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = """

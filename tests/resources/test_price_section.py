@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.cost.price import AssetPrice, PricedBy, PriceModel
-from ops_pipelines.frames.usage.intervals import InstalledNode
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.installed_nodes import ALWAYS, gpu_types, installed_gpus, installed_nodes
@@ -22,6 +20,7 @@ from ops_pipelines.resources.config.price_models import AssetPriceModel, PricesM
 from ops_pipelines.resources.config.price_section import read_prices
 from ops_pipelines.resources.config.strict_yaml import ConfigError, YamlFile
 from ops_pipelines.resources.config.team_settings import Bought
+from ops_pipelines.teams.price import AssetPrice, InstalledNode, PricedBy, PriceModel
 
 ROOT = Path(__file__).parents[2]
 TOP = """name: test

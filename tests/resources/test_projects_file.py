@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.domain.capacity.projects import PlannedProject
-from ops_pipelines.domain.quota.contracts import Agreements
-from ops_pipelines.domain.quota.project import Project
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.kept_teams import ToldOfPlans, read_kept_plans
@@ -17,6 +14,8 @@ from ops_pipelines.resources.config.project_models import PlannedProjectModel, P
 from ops_pipelines.resources.config.projects_file import all_projects, read_projects
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.config.teams_file import read_teams
+from ops_pipelines.teams.contracts import Agreements
+from ops_pipelines.teams.projects import PlannedProject, Project
 from ops_pipelines.wiring import open_teams_desk
 
 ROOT = Path(__file__).parents[2]

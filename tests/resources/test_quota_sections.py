@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.core.policy import ActionClass, Consent
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.domain.quota.quota_policy import LimitsOn, QuotaFreeze, QuotaPolicy
-from ops_pipelines.domain.quota.settings import RebalanceSettings
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.policy_file import read_policy
@@ -22,6 +20,7 @@ from ops_pipelines.resources.config.quota_models import LimitsModel, QuotaFreeze
 from ops_pipelines.resources.config.quota_section import read_quota_policy
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.config.team_settings import LimitSettings
+from ops_pipelines.teams.settings import LimitsOn, QuotaFreeze, QuotaPolicy, RebalanceSettings
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = Topology(

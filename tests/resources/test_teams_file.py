@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.capacity import Capacity
-from ops_pipelines.domain.quota.contracts import Agreements, Contract
-from ops_pipelines.domain.quota.project import Project
 from ops_pipelines.domain.quota.quota_lint import lint_quotas
-from ops_pipelines.domain.quota.remarks import Remarks
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.config.team_models import ContractModel, ProjectModel, TeamModel, TeamsModel
 from ops_pipelines.resources.config.teams_file import read_teams
 from ops_pipelines.simulator.scenario import demo_scenario
+from ops_pipelines.teams.contracts import Agreements, Contract, Remarks
+from ops_pipelines.teams.projects import Project
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "teams.yaml"

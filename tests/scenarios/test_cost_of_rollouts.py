@@ -11,9 +11,10 @@ from ops_pipelines.domain.cost.usage import Fate
 from ops_pipelines.flow.cost.rows import hours_by_fate
 from ops_pipelines.flow.cost.states import find_states
 from ops_pipelines.flow.cost.usage import usage_of
-from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.frames.usage.intervals import Condition, InstalledNode
+from ops_pipelines.frames.usage.intervals import Condition
 from ops_pipelines.frames.usage.months import month_at
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.price import InstalledNode
 from tests.flow.cost_stage import RowsLake
 from tests.flow.review_stage import LedgerOfValues, stage
 from tests.scenarios.test_bookings_of_rollouts import begun

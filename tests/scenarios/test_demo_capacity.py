@@ -17,10 +17,10 @@ from ops_pipelines.drills.demo_rollout import with_racks
 from ops_pipelines.drills.demo_setup import write_configuration
 from ops_pipelines.flow.capacity.kept import keep_report
 from ops_pipelines.flow.capacity.reporting import report_quarter
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
+from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble, assemble_observatory, assemble_teams_desk
 from tests.simulator.fake_clock import FakeClock
 

@@ -14,7 +14,7 @@ import pytest
 from ops_pipelines.core.proposal import ProposalId, ProposalRecord, ProposalState, TeamName
 from ops_pipelines.core.quota_limits import Change, QuotaChange
 from ops_pipelines.flow.quota.applying import SETTLED_AFTER, apply, settle, undo
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow.quota_stage import FIRST_LIMITS, ME, PLATFORM, PROPOSED, PassingOn, QuotaStage, morning
 from tests.ports.ledger_samples import NO_LIMIT
 from tests.scenarios.killed_at_every_step import READS_OF_LEDGER, Watched

@@ -19,11 +19,12 @@ from ops_pipelines.core.periods import whole_month
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.usage import Fate, UsageLine, join_usage
 from ops_pipelines.frames.usage.attempts import find_attempt_faults
-from ops_pipelines.frames.usage.intervals import FATES, Condition, InstalledNode, NodeState
+from ops_pipelines.frames.usage.intervals import FATES, Condition, NodeState
 from ops_pipelines.frames.usage.ledger import read_usage
 from ops_pipelines.frames.usage.months import cost_month, days_of
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.teams.price import InstalledNode
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MONTH = cost_month(2026, 10, zone=BERLIN)

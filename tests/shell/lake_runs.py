@@ -14,10 +14,10 @@ from ops_pipelines.assets.pictures import describe_hours
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.definitions import build_defs, resources_of
-from ops_pipelines.domain.quota.contracts import Agreements
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.resources.lake.io_manager import LakeIOManager
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
+from ops_pipelines.teams.contracts import Agreements
+from ops_pipelines.teams.desk import TeamsDesk
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 """The tags by which Dagster's daemon tells a run which partitions it covers."""

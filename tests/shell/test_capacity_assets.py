@@ -14,8 +14,8 @@ from ops_pipelines.automation import capacity_schedule
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.flow.capacity.kept import kept_check, kept_report
 from ops_pipelines.flow.capacity.past import Completeness
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow.capacity_stage import QUARTER, CapacityStage
 from tests.pages.capacity_sample import whole_report
 from tests.shell.definitions_on import definitions_on

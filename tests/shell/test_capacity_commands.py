@@ -15,7 +15,7 @@ from ops_pipelines.flow.capacity.document import json_of, report_in
 from ops_pipelines.flow.capacity.forecasting import forecast_quarter
 from ops_pipelines.flow.capacity.kept import keep_report
 from ops_pipelines.flow.capacity.reporting import report_quarter
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.terminal.capacity_tables import print_forecast, print_plan
 from ops_pipelines.terminal.capacity_views import view_forecast, view_plan
 from ops_pipelines.terminal.tables import console

@@ -7,11 +7,11 @@ import pytest
 from ops_pipelines import cli
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.core.quota_limits import QuotaChange
-from ops_pipelines.domain.quota.quota_policy import LimitsOn
-from ops_pipelines.flow.teams_desk import NoTeams
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.slurm.quotas import SlurmQuotas
 from ops_pipelines.simulator.quotas import SimulatedQuotas
+from ops_pipelines.teams.desk import NoTeams
+from ops_pipelines.teams.settings import LimitsOn
 from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk, open_quotas, open_teams_desk
 from tests.shell.desk import CLUSTER_YAML, Desk
 

@@ -15,9 +15,9 @@ from ops_pipelines.assets.costs import chargeback, prove_each_once, usage_ledger
 from ops_pipelines.automation import charge_schedule
 from ops_pipelines.domain.cost.usage import Fate
 from ops_pipelines.flow.cost.usage import AttemptCount, part_of, usage_of
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.statement_files import StatementDirectory
+from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow.cost_stage import AGREEMENTS, ALPHA, GPUS, CostLedger, Stage, berlin
 from tests.shell.definitions_on import definitions_on
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import dagster as dg
 
 from ops_pipelines.assets.daily_peaks import daily_peaks
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
+from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow.test_capacity_days import DAY, desk_of, staged
 
 

@@ -1,9 +1,9 @@
 """Advice on what is held and not used: GPUs that do nothing, and work that a smaller GPU could do."""
 
 from ops_pipelines.domain.advice.advice import AdviceKind, Confidence, Finding
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.weighing import is_a_session, not_measured, of_work, serves, shown_hours, weigh
 from ops_pipelines.domain.advice.work import JobWork
+from ops_pipelines.teams.settings import AdviceSettings
 
 
 def idle_ratio(work: JobWork) -> float:

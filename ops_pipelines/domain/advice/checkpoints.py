@@ -8,9 +8,9 @@ import math
 from statistics import median
 
 from ops_pipelines.domain.advice.advice import AdviceKind, Confidence, Finding
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.weighing import is_a_session, of_work, serves, weigh
 from ops_pipelines.domain.advice.work import JobWork, NodeFailures
+from ops_pipelines.teams.settings import AdviceSettings
 
 _LOW_RATE_RATIO = 0.5
 """Assumption: the low gain counts with half as many failures as were seen."""

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.advice.advice import Advice, AdviceKind, Withheld, withhold
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
+from ops_pipelines.teams.settings import AdviceSettings
 
 _WEEK = timedelta(days=7)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
+from ops_pipelines.teams.settings import AdviceSettings
 
 
 class Followed(Enum):

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from ops_pipelines.domain.advice.advice import AdviceKind, Finding
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.allocation import idle_ratio, judge_gpu_type, judge_idle, light_ratio
 from ops_pipelines.domain.advice.checkpoints import excess_ratio, judge_interval, judge_saving, unsaved_ratio
 from ops_pipelines.domain.advice.limits import (
@@ -25,6 +24,7 @@ from ops_pipelines.domain.advice.throughput import (
     straggler_ratio,
 )
 from ops_pipelines.domain.advice.work import JobWork, NodeFailures
+from ops_pipelines.teams.settings import AdviceSettings
 
 _OF_USE: Sequence[Callable[[JobWork, AdviceSettings], Finding | None]] = (
     judge_idle, judge_input, judge_communication, judge_batch, judge_gpu_type, judge_memory, judge_wall_time,

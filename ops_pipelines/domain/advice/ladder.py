@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from ops_pipelines.domain.advice.advice_settings import LadderSettings
+from ops_pipelines.teams.settings import LadderSettings
 
 _JOB = re.compile(r"[0-9]{1,12}(?:[_+][0-9]{1,9})?", re.ASCII)
 """The ids that Slurm writes; nothing else of a job is ever part of a command."""

@@ -1,9 +1,9 @@
 """Advice on what is asked of the scheduler and not needed: host memory that blocks GPUs, time limits far too long."""
 
 from ops_pipelines.domain.advice.advice import AdviceKind, Confidence, Finding
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.weighing import is_a_session, of_work, serves, shown_bytes, shown_hours, weigh
 from ops_pipelines.domain.advice.work import Attempt, JobWork
+from ops_pipelines.teams.settings import AdviceSettings
 
 _ENDED_WELL = "COMPLETED"
 _BY_THE_LIMIT = "TIMEOUT"

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.advice.advice import Advice, AdviceKind, Confidence, Finding, Gain
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.weighing import shown_bytes, weigh
+from ops_pipelines.teams.settings import AdviceSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ The verdicts are those of catalogue/efficiency_rules.csv; here it is asked wheth
 """
 
 from ops_pipelines.domain.advice.advice import AdviceKind, Confidence, Finding
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.weighing import is_a_session, not_measured, of_work, serves, shown_hours, weigh
 from ops_pipelines.domain.advice.work import JobWork
+from ops_pipelines.teams.settings import AdviceSettings
 
 STALLED, COMMUNICATES, SMALL = "input_stalled", "communication_bound", "small_kernels"
 _OF_THE_RANK = frozenset({"straggler_lags"})

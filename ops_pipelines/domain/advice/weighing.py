@@ -7,8 +7,8 @@ And what all rules ask of the evidence. The rules themselves stand by family: `a
 from collections.abc import Sequence
 
 from ops_pipelines.domain.advice.advice import OF_STORAGE, Advice, AdviceKind, Confidence, Finding, Gain, withhold
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.work import JobWork
+from ops_pipelines.teams.settings import AdviceSettings
 
 
 def weigh(advice: Advice, settings: AdviceSettings, *, against: Sequence[str | None]) -> Finding:

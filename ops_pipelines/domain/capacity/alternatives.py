@@ -13,13 +13,13 @@ from fractions import Fraction
 from ops_pipelines.core.money import Cents, to_cents
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.chance_words import percent
-from ops_pipelines.domain.capacity.hardware import CapacityPolicy, Sku
 from ops_pipelines.domain.capacity.need import Need, TypeWeek, fewest
 from ops_pipelines.domain.capacity.outlook import SupplyPoint
 from ops_pipelines.domain.capacity.plan import Alternative, Way
 from ops_pipelines.domain.capacity.shortage import DayProfile, short_hours
 from ops_pipelines.domain.capacity.supply import points_with_more
 from ops_pipelines.domain.capacity.tails import chance_short
+from ops_pipelines.teams.projects import CapacityPolicy, Sku
 
 ASSUMED_FOLLOWED_RATIO = 0.5
 """Of the GPUs that advice would save, so many are saved where nobody measured what came of advice."""

@@ -10,7 +10,6 @@ from datetime import date, timedelta
 
 from ops_pipelines.core.money import Cents
 from ops_pipelines.domain.capacity.chance_words import against, percent
-from ops_pipelines.domain.capacity.hardware import CapacityPolicy, StoreExpansion
 from ops_pipelines.domain.capacity.need import MOST_ORDERED, days_to_serve, fewest
 from ops_pipelines.domain.capacity.order import before_relief
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook
@@ -18,6 +17,7 @@ from ops_pipelines.domain.capacity.plan import OrderLine, SeriesLimit
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.domain.capacity.shortage import first_short
 from ops_pipelines.domain.capacity.tails import Tail
+from ops_pipelines.teams.projects import CapacityPolicy, StoreExpansion
 
 _TIB = 2.0**40
 _SAID = {

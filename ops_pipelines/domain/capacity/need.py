@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from ops_pipelines.domain.capacity.hardware import CapacityPolicy, LeadTime, Sku
 from ops_pipelines.domain.capacity.outlook import SupplyWeek
 from ops_pipelines.domain.capacity.shortage import first_short
 from ops_pipelines.domain.capacity.supply import points_with_more
 from ops_pipelines.domain.capacity.tails import Tail, chance_short
+from ops_pipelines.teams.projects import CapacityPolicy, LeadTime, Sku
 
 MOST_ORDERED = 100_000
 """Of nodes or steps: no more are looked for."""

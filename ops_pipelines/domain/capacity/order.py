@@ -10,11 +10,11 @@ from datetime import date, timedelta
 
 from ops_pipelines.core.money import Cents
 from ops_pipelines.domain.capacity.chance_words import against, percent
-from ops_pipelines.domain.capacity.hardware import CapacityPolicy, Sku
 from ops_pipelines.domain.capacity.need import MOST_ORDERED, Need, TypeWeek, sku_days
 from ops_pipelines.domain.capacity.plan import OrderLine
 from ops_pipelines.domain.capacity.resources import SeriesKey
 from ops_pipelines.domain.capacity.room import Bound
+from ops_pipelines.teams.projects import CapacityPolicy, Sku
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from enum import Enum
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook, SupplyWeek
-from ops_pipelines.domain.capacity.projects import PlannedProject
 from ops_pipelines.domain.capacity.resources import SeriesKey
+from ops_pipelines.teams.projects import PlannedProject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from datetime import date
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.alternatives import Means, compare_ways
 from ops_pipelines.domain.capacity.expansion import expansion_line, expansion_of, usable_limit
-from ops_pipelines.domain.capacity.hardware import CapacityPolicy, CapacitySettings
 from ops_pipelines.domain.capacity.need import TypeWeek, find_need
 from ops_pipelines.domain.capacity.order import Places, order_line
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook
@@ -29,6 +28,7 @@ from ops_pipelines.domain.capacity.regret import regret_rows
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.domain.capacity.shortage import DayProfile, judge_week
 from ops_pipelines.domain.capacity.tails import Tail
+from ops_pipelines.teams.projects import CapacityPolicy, CapacitySettings
 
 ASSUMED_PROFILE = DayProfile(near_peak_hours=8.0)
 """Where the hours near the peak were not measured: a working day, every day."""

@@ -12,10 +12,10 @@ from datetime import date, timedelta
 
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.outlook import LEVELS, SeriesOutlook, WeekPeak
-from ops_pipelines.domain.capacity.projects import PlannedProject
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.domain.capacity.spread import Point, sum_of_chances
 from ops_pipelines.domain.capacity.tails import Tail
+from ops_pipelines.teams.projects import PlannedProject
 
 _FUZZ = 1e-12
 _LEAN_RATIO = 1e-12

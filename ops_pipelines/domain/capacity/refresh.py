@@ -10,9 +10,9 @@ from datetime import date
 from fractions import Fraction
 
 from ops_pipelines.domain.capacity.batches import Batch, compare_failures
-from ops_pipelines.domain.capacity.hardware import CapacityPolicy, Sku
 from ops_pipelines.domain.capacity.plan import RefreshLine
-from ops_pipelines.domain.cost.price import AssetPrice, PricedBy, PriceModel
+from ops_pipelines.teams.price import AssetPrice, PricedBy, PriceModel
+from ops_pipelines.teams.projects import CapacityPolicy, Sku
 
 DEARER_RATIO = 1.25
 """A batch is due once its work, without what is paid either way, costs so much times that of its replacement: less

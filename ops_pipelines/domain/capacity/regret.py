@@ -11,11 +11,11 @@ from fractions import Fraction
 
 from ops_pipelines.core.money import Cents, to_cents
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.hardware import Sku
 from ops_pipelines.domain.capacity.need import TypeWeek
 from ops_pipelines.domain.capacity.plan import RegretRow
 from ops_pipelines.domain.capacity.shortage import DayProfile, short_hours
 from ops_pipelines.domain.capacity.supply import points_with_more, usable_ratio
+from ops_pipelines.teams.projects import Sku
 
 _HOURS_A_MONTH = Fraction(365 * 24, 12)
 _STEPS = 12

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ops_pipelines.domain.capacity.hardware import RackRoom, Sku
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook
 from ops_pipelines.domain.capacity.resources import Resource
+from ops_pipelines.teams.projects import RackRoom, Sku
 
 DRAWN_LEVEL = 0.95
 """A rack's draw is its peak at this level."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.hardware import Arrival, Retirement
 from ops_pipelines.domain.capacity.outlook import SupplyPoint, SupplyWeek
 from ops_pipelines.domain.capacity.spread import KEPT_POINTS, make_fewer, sum_of_chances
+from ops_pipelines.teams.projects import Arrival, Retirement
 
 ENOUGH_DAYS = 14
 SHARE_POINTS = 21

@@ -16,8 +16,8 @@ from fractions import Fraction
 
 from ops_pipelines.core.money import Amount, Cents, show_cents
 from ops_pipelines.domain.cost.lines import Line, Service
-from ops_pipelines.domain.cost.price import BYTES_PER_TIB, JOULES_PER_KWH
 from ops_pipelines.domain.cost.statement import Statement
+from ops_pipelines.teams.price import BYTES_PER_TIB, JOULES_PER_KWH
 
 FOCUS_VERSION = "1.4"
 FocusValue = str | datetime | Decimal | None

@@ -15,8 +15,8 @@ from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.credits import credit_lines
 from ops_pipelines.domain.cost.lines import OPERATOR, Held, Line, LostHours, Service, StoredBytes
-from ops_pipelines.domain.cost.price import AssetCost, Item
 from ops_pipelines.domain.cost.usage import Bearer, Fate, Owner, PartUsage
+from ops_pipelines.teams.price import AssetCost, Item
 
 _HOUR_SECONDS = 3_600
 _BY_GPU = (Item.CAPEX, Item.SUPPORT, Item.SPACE)

@@ -11,9 +11,7 @@ from datetime import date
 
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.capacity import Capacity
-from ops_pipelines.domain.quota.contracts import Agreements
-from ops_pipelines.domain.quota.hierarchy import from_the_top
-from ops_pipelines.domain.quota.remarks import Remark, RemarkKind, joined, type_prefix
+from ops_pipelines.teams.contracts import Agreements, Remark, RemarkKind, from_the_top, joined, type_prefix
 
 _ROUNDING = 1e-6
 """GPUs by which sums may differ by rounding alone."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.domain.quota.project import Project
+from ops_pipelines.teams.projects import Project
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from ops_pipelines.domain.quota.allocation import Sharing
 from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.domain.quota.launches import Launches
 from ops_pipelines.domain.quota.queue_chance import QueueChance, queue_chance
-from ops_pipelines.domain.quota.settings import RebalanceSettings
+from ops_pipelines.teams.settings import RebalanceSettings
 
 _NEGLIGIBLE = 1e-4
 """An hour that weighs less than this is left out: it could move no GPU."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.allocation import allocate
-from ops_pipelines.domain.quota.hierarchy import Children, children_of, parent_faults
 from ops_pipelines.domain.quota.water_filling import pour
+from ops_pipelines.teams.contracts import Children, children_of, parent_faults
 
 _ROUNDING = 1e-9
 

@@ -16,8 +16,8 @@ from ops_pipelines.core.identity import Digest, digest_of
 from ops_pipelines.core.proof import PROVER_VERSION, QuotaProof
 from ops_pipelines.core.proposal import GpuType, ProposedQuota, QuotaProposal, SupplyLine, TeamName, Terms
 from ops_pipelines.domain.quota.forced_moves import ROUNDING, Agreed
-from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
 from ops_pipelines.domain.quota.turns import direction_of, held_direction, quotas_lately
+from ops_pipelines.teams.settings import QuotaPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

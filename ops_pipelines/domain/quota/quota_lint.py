@@ -11,7 +11,6 @@ from datetime import date
 
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.domain.quota.capacity import Capacity
-from ops_pipelines.domain.quota.contracts import Agreements, Contract
 from ops_pipelines.domain.quota.guarantee_lint import (
     beyond_agreed,
     beyond_healthy,
@@ -20,8 +19,8 @@ from ops_pipelines.domain.quota.guarantee_lint import (
     no_weights,
     owed_on,
 )
-from ops_pipelines.domain.quota.project import Project
-from ops_pipelines.domain.quota.remarks import Remark, RemarkKind, Remarks, joined
+from ops_pipelines.teams.contracts import Agreements, Contract, Remark, RemarkKind, Remarks, joined
+from ops_pipelines.teams.projects import Project
 
 _AHEAD_DAYS = 90
 """# Assumption: GPUs are bought and contracts signed a quarter ahead; who is told earlier puts it off."""

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.domain.quota.moving import NOTHING, Quotas
 from ops_pipelines.domain.quota.queue_chance import QueueChance
-from ops_pipelines.domain.quota.settings import RebalanceSettings
 from ops_pipelines.domain.quota.today import QuotaLine, Rebalanced, Today
 from ops_pipelines.domain.quota.turns import held_direction
+from ops_pipelines.teams.settings import RebalanceSettings
 
 
 def rebalance(today: Today, *, settings: RebalanceSettings) -> Rebalanced:

@@ -16,8 +16,8 @@ from ops_pipelines.domain.quota.memory import fair_demand, remember
 from ops_pipelines.domain.quota.queue_chance import queue_chance
 from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
 from ops_pipelines.domain.quota.replay_score import Quotas, Score, ServedDay, score
-from ops_pipelines.domain.quota.settings import RebalanceSettings
 from ops_pipelines.domain.quota.today import Today
+from ops_pipelines.teams.settings import RebalanceSettings
 
 POLICIES = ("static", "rebalanced", "daily_optimum", "pooled")
 _NOTHING = 1e-9

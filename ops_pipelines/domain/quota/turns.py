@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from itertools import pairwise
 
 from ops_pipelines.core.proposal import GpuType, QuotaProposal, TeamName
-from ops_pipelines.domain.quota.settings import RebalanceSettings
+from ops_pipelines.teams.settings import RebalanceSettings
 
 _MOST_TURNS = 2
 

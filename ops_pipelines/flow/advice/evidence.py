@@ -14,7 +14,7 @@ from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.domain.advice.storage import FileGroup
 from ops_pipelines.domain.advice.work import JobWork, NodeFailures
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.advice.work import LongRun, Subject

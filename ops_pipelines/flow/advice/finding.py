@@ -12,7 +12,7 @@ from ops_pipelines.flow.advice.evidence import OnStep, read_evidence, silent
 from ops_pipelines.flow.advice.kept import said_before
 from ops_pipelines.flow.advice.rates import find_rates, with_cents
 from ops_pipelines.flow.advice.report import AdviceReport
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 
 def find_advice(week: Week, desk: TeamsDesk, *, on_step: OnStep = silent) -> AdviceReport:

@@ -7,7 +7,7 @@ from ops_pipelines.domain.advice.judging import measure
 from ops_pipelines.flow.advice.evidence import Evidence, OnStep, read_evidence, silent
 from ops_pipelines.flow.advice.kept import Told, keep_outcomes, told_in
 from ops_pipelines.flow.advice.report import FollowedUp
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 AFTER_WEEKS = 2
 

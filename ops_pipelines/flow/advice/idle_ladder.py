@@ -12,7 +12,7 @@ from ops_pipelines.core.notes import ON_CALL, Audience, Lane, Note, Outbox, Seve
 from ops_pipelines.core.observation import JobState, JobStatus, Workload
 from ops_pipelines.domain.advice.advice import one_line
 from ops_pipelines.domain.advice.ladder import IdleAttempt, LadderStep, due_step, ending_command
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 SOURCE = "messages of idle GPUs"
 _BACK = timedelta(hours=24)

@@ -13,7 +13,7 @@ from ops_pipelines.domain.advice.advice import Advice, AdviceKind, Withheld
 from ops_pipelines.domain.advice.choosing import Said
 from ops_pipelines.domain.advice.following import Followed
 from ops_pipelines.flow.advice.report import AdviceReport, FollowedUp
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 TABLE = "efficiency_advice"
 WITHHELD_AT_MOST = 1_000

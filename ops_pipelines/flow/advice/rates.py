@@ -12,8 +12,8 @@ from fractions import Fraction
 from ops_pipelines.core.money import to_cents
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.advice.advice import Advice
-from ops_pipelines.domain.cost.price import BYTES_PER_TIB, PricedBy
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.price import BYTES_PER_TIB, PricedBy
 
 _WEEK_SECONDS = int(timedelta(days=7).total_seconds())
 

@@ -15,7 +15,7 @@ from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.advice.advice import OF_STORAGE, Advice
 from ops_pipelines.domain.advice.weighing import shown_bytes, shown_hours
 from ops_pipelines.flow.advice.report import AdviceReport
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 SOURCE = "messages of advice"
 _TRIES = 3

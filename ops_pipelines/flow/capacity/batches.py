@@ -12,9 +12,9 @@ from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.domain.capacity.batches import Batch
 from ops_pipelines.domain.capacity.resources import Resource
 from ops_pipelines.flow.capacity.past import Past
-from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.frames.usage.intervals import InstalledNode
 from ops_pipelines.review.story.cost import spans_out
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.price import InstalledNode
 
 _LOOK_BACK = timedelta(days=365)
 _YEAR_SECONDS = 365.25 * 86_400

@@ -16,7 +16,7 @@ from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.capacity.resources import Resource
 from ops_pipelines.flow.cost.states import FoundStates, find_states
 from ops_pipelines.flow.placement.report import absences_of
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.peaks.day_book import DayBook

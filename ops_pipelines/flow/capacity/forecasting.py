@@ -8,7 +8,7 @@ from ops_pipelines.domain.capacity.quarters import quarter_of
 from ops_pipelines.domain.capacity.supply import supply_weeks
 from ops_pipelines.flow.capacity.past import Completeness, NoHistory, Past, read_past
 from ops_pipelines.flow.capacity.supply import gather_supply
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 __all__ = ["NoHistory", "forecast_from", "forecast_quarter"]
 

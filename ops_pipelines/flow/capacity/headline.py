@@ -1,8 +1,8 @@
 """What a director must know of a quarter, in at most four sentences; and what the numbers rest on. Words alone."""
 
-from ops_pipelines.domain.capacity.hardware import CapacityPolicy
 from ops_pipelines.domain.capacity.plan import CapacityForecast, CapacityPlan, Hindsight, OrderLine
 from ops_pipelines.domain.capacity.resources import Resource
+from ops_pipelines.teams.projects import CapacityPolicy
 
 _NAMED_AT_MOST = 2
 _NAME_LENGTH = 40

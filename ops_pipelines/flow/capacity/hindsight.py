@@ -10,14 +10,14 @@ from datetime import date, timedelta
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.capacity.outlook import SeriesOutlook
 from ops_pipelines.domain.capacity.plan import BoundHeld, CapacityForecast, CapacityPlan, Hindsight, OrderLine
-from ops_pipelines.domain.capacity.projects import PlannedProject
 from ops_pipelines.domain.capacity.quarters import first_day_of, quarter_before
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.flow.capacity.forecasting import forecast_from
 from ops_pipelines.flow.capacity.kept import kept_report
 from ops_pipelines.flow.capacity.past import NoHistory, Past, read_past
 from ops_pipelines.flow.capacity.planning import plan_from
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.projects import PlannedProject
 
 FORECAST = tuple(each for each in Resource if each not in (Resource.GPUS_OUT, Resource.GPUS_STRANDED))
 """What is forecast by itself; what is out or stranded belongs to supply."""

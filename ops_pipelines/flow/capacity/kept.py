@@ -10,7 +10,7 @@ from ops_pipelines.core.record import StatementFiles, StatementFilesError
 from ops_pipelines.domain.capacity.plan import CapacityReport
 from ops_pipelines.domain.capacity.quarters import first_day_of
 from ops_pipelines.flow.capacity.document import json_of, report_in
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 
 def keep_report(desk: TeamsDesk, report: CapacityReport) -> str:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.hardware import CapacitySettings
 from ops_pipelines.domain.capacity.order import Places
 from ops_pipelines.domain.capacity.plan import CapacityForecast, CapacityPlan
 from ops_pipelines.domain.capacity.planning import PlanInputs, make_plan
@@ -14,7 +13,8 @@ from ops_pipelines.domain.capacity.room import drawn_watts, find_room
 from ops_pipelines.flow.advice.kept import followed_ratio
 from ops_pipelines.flow.capacity.batches import gather_batches
 from ops_pipelines.flow.capacity.past import Past, read_past
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.projects import CapacitySettings
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.peaks.history import PeakHistory

@@ -9,7 +9,7 @@ from ops_pipelines.flow.capacity.headline import assumptions_of, headline_of
 from ops_pipelines.flow.capacity.hindsight import FORECAST, look_back
 from ops_pipelines.flow.capacity.past import Past, read_past
 from ops_pipelines.flow.capacity.planning import plan_from
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 SHOWN_WEEKS = 104
 """Of the past, in pictures: two years show what comes again each year."""

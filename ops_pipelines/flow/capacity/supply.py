@@ -10,12 +10,12 @@ from datetime import date, datetime, timedelta
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.core.rollout import NodeStage, RolloutState
-from ops_pipelines.domain.capacity.hardware import Arrival, Retirement
 from ops_pipelines.domain.capacity.resources import Resource
 from ops_pipelines.domain.capacity.supply import SupplyInputs
 from ops_pipelines.flow.capacity.past import Past
-from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.frames.usage.intervals import InstalledNode
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.price import InstalledNode
+from ops_pipelines.teams.projects import Arrival, Retirement
 
 _COMES = frozenset({RolloutState.RUNNING, RolloutState.SOAKING, RolloutState.AWAITING_YES})
 """States of rollouts whose planned waves are still to come."""

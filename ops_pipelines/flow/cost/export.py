@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from ops_pipelines.domain.cost.focus import FocusValue, Issuer, focus_rows
 from ops_pipelines.domain.cost.statement import Statement
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

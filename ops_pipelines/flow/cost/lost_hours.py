@@ -16,9 +16,9 @@ from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.lines import LostHours
 from ops_pipelines.flow.cost.owners import OwnerReader
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.review.week.incidents import at_fault_of
 from ops_pipelines.review.week.work import MARGIN, read_job_history
+from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
     from ops_pipelines.review.job_runs import Break

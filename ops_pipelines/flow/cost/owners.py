@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.cost.usage import NO_TEAM, Owner
-from ops_pipelines.domain.quota.contracts import Agreements
+from ops_pipelines.teams.contracts import Agreements
 
 
 @dataclass(slots=True, kw_only=True)

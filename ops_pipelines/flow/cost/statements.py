@@ -13,13 +13,13 @@ from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.cost.budgets import Budget, BudgetStanding, judge_budget
 from ops_pipelines.domain.cost.lines import Held, LostHours
-from ops_pipelines.domain.cost.price import AssetCost, Installed, InstalledAsset, PriceModel, asset_cost
 from ops_pipelines.domain.cost.statement import Statement, make_statement
 from ops_pipelines.domain.cost.usage import PartUsage
-from ops_pipelines.domain.quota.contracts import Agreements
 from ops_pipelines.flow.cost.lost_hours import LossAt, Losses, find_losses
 from ops_pipelines.flow.cost.usage import DayUsage, MonthUsage, part_of, usage_of
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.contracts import Agreements
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.price import AssetCost, Installed, InstalledAsset, PriceModel, asset_cost
 
 _LEARNED_DAYS = 7
 """How many days of the month before a forecast looks at, as `domain.cost.budgets` does."""

@@ -17,9 +17,9 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.rollout import IN_HAND, NodeStage, Rollout, RolloutNode
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.usage.intervals import Condition, NodeState
 from ops_pipelines.review.story.cost import done_at, spans_out
+from ops_pipelines.teams.desk import TeamsDesk
 
 _OFF_THE_BUS = frozenset({"gpu_missing", "xid_79"})
 """Findings after which a GPU does no work although its node does."""

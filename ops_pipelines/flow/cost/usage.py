@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from ops_pipelines.core.cluster import HOUR, hour_of
 from ops_pipelines.core.periods import BilledPart, CostMonth, month_to_date, whole_month
 from ops_pipelines.domain.cost.lines import Held
-from ops_pipelines.domain.cost.price import InstalledAsset
 from ops_pipelines.domain.cost.usage import NO_TEAM, PartUsage, join_usage
 from ops_pipelines.flow.cost.owners import OwnerReader
 from ops_pipelines.flow.cost.states import FoundStates, find_states
-from ops_pipelines.flow.teams_desk import NoTeams, TeamsDesk
+from ops_pipelines.teams.desk import NoTeams, TeamsDesk
+from ops_pipelines.teams.price import InstalledAsset
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.usage.attempts import AttemptFaults

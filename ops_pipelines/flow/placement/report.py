@@ -25,9 +25,9 @@ from ops_pipelines.domain.placement.straddling import find_straddles
 from ops_pipelines.domain.placement.stranded import StrandRules, find_stranded
 from ops_pipelines.flow.cost.states import find_states
 from ops_pipelines.flow.cost.usage import NothingYet
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.frames.usage.intervals import Condition, NodeState
 from ops_pipelines.lake.quantities import Refused
+from ops_pipelines.teams.desk import TeamsDesk
 
 HISTORY = timedelta(days=28)
 """So far back runs tell what the next one needs."""

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from ops_pipelines.core.entries import LedgerConflict
 from ops_pipelines.core.proposal import ProposalId, ProposalRecord, ProposalState
 from ops_pipelines.core.quota_limits import Change, QuotasInForce
-from ops_pipelines.domain.quota.quota_policy import LimitsOn
 from ops_pipelines.flow.quota.changes import ApplyRefused, changes_of, standing_now, to_change, witness
 from ops_pipelines.flow.quota.guards import (
     below_what_runs,
@@ -25,7 +24,8 @@ from ops_pipelines.flow.quota.guards import (
     warnings_of,
 )
 from ops_pipelines.flow.quota.hand import Deed, Hand, Pause
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.settings import LimitsOn
 
 SETTLED_AFTER = timedelta(minutes=10)
 """Whoever began longer ago than this is gone: no batch takes so long."""

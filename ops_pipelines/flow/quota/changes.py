@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ops_pipelines.core.proposal import ProposedQuota, QuotaProposal, SentChange, TeamName
 from ops_pipelines.core.quota_limits import ALL_TYPES, AccountQuota, Change, FairshareChange, QuotaChange, QuotasInForce
-from ops_pipelines.domain.quota.quota_policy import LimitsOn
+from ops_pipelines.teams.settings import LimitsOn
 
 
 class ApplyRefused(RuntimeError):

@@ -15,7 +15,7 @@ from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.flow.quota.demand_rules import declared_teams, installed_at, kinds_of, stretches_of
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.demand.gathered import Told

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ops_pipelines.core.cluster import HOUR
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.domain.quota.contracts import Agreements
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.contracts import Agreements
+from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
     from ops_pipelines.frames.demand.hourly import DemandRules

@@ -31,7 +31,7 @@ from ops_pipelines.domain.quota.proposal_proof import prove_proposal
 from ops_pipelines.flow.quota.proposing import proof_inputs
 from ops_pipelines.flow.quota.standstill import standstill
 from ops_pipelines.flow.quota.supply import count_supply
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 LONGEST_AGE = timedelta(hours=36)
 """A proposal of another day may be applied until it is so old: nodes, jobs and demand have moved on since."""

@@ -13,8 +13,8 @@ from ops_pipelines.core.proposal import ProposalEvent, ProposalRecord, SentChang
 from ops_pipelines.core.quota_limits import Change, Quotas
 from ops_pipelines.core.sources import SourceError, SourceRefused
 from ops_pipelines.flow.quota.changes import ApplyRefused, Witnessed, to_sent, witness
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.remediate.acts.facts import is_current
+from ops_pipelines.teams.desk import TeamsDesk
 
 READ_COUNT = 10
 PAUSE_SECONDS = 2.0

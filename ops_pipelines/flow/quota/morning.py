@@ -13,14 +13,14 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import JobState, JobStatus
 from ops_pipelines.core.proposal import GpuType, ProposalRecord, SupplyLine, TeamName
 from ops_pipelines.core.quota_limits import QuotasInForce
-from ops_pipelines.domain.quota.contracts import Agreements
 from ops_pipelines.domain.quota.fair_debt import Served
-from ops_pipelines.domain.quota.quota_policy import QuotaPolicy
 from ops_pipelines.flow.quota.demand import TABLE, DemandPast, demand_days_of
 from ops_pipelines.flow.quota.standstill import returns_to_contract, standstill
 from ops_pipelines.flow.quota.supply import MORNING, Supplies, count_supply
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.remediate.by_hand import ByHandRefused
+from ops_pipelines.teams.contracts import Agreements
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.settings import QuotaPolicy
 
 RECORDS = 60
 """Proposals that are looked back at: more than a month of mornings."""

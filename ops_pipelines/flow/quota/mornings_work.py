@@ -19,8 +19,8 @@ from ops_pipelines.flow.quota.applying import apply, preview, settle
 from ops_pipelines.flow.quota.changes import ApplyRefused
 from ops_pipelines.flow.quota.proposing import Proposed, keep, proof_inputs, propose
 from ops_pipelines.flow.quota.quota_rows import store_lines, used_in
-from ops_pipelines.flow.teams_desk import TeamsDesk
 from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.teams.desk import TeamsDesk
 
 _LOOKED_BACK = 20
 _OVER = frozenset({ProposalState.SUPERSEDED, ProposalState.UNDONE})

@@ -19,7 +19,6 @@ from ops_pipelines.core.proposal import (
     TeamName,
     Terms,
 )
-from ops_pipelines.domain.quota.contracts import carry_undeclared
 from ops_pipelines.domain.quota.demand import DemandDay
 from ops_pipelines.domain.quota.fair_debt import debts_against
 from ops_pipelines.domain.quota.launches import launches_on
@@ -33,7 +32,8 @@ from ops_pipelines.flow.quota.in_force import fairshares_of, in_force_before, li
 from ops_pipelines.flow.quota.known_past import days_of, known_hours, refuse_unknown
 from ops_pipelines.flow.quota.morning import RECORDS, Morning, TypePast, look
 from ops_pipelines.flow.quota.proposal_notes import notes_on_hours, notes_on_teams
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.contracts import carry_undeclared
+from ops_pipelines.teams.desk import TeamsDesk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

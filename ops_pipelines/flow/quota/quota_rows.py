@@ -9,7 +9,7 @@ from datetime import date, datetime
 from ops_pipelines.core.cluster import hour_of
 from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.proposal import GpuType, ProposalState, QuotaProposal, TeamName
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 TABLE = "gpu_quotas"
 Used = Mapping[tuple[TeamName, GpuType], float]

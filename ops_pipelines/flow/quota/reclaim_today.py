@@ -14,7 +14,7 @@ from ops_pipelines.core.proposal import GpuType, SupplyLine, TeamName
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.flow.quota.reclaim import Preemption, ReclaimReport, preemption_of, report_reclaim
 from ops_pipelines.flow.quota.supply import count_supply, stands_at
-from ops_pipelines.flow.teams_desk import TeamsDesk
+from ops_pipelines.teams.desk import TeamsDesk
 
 Parents = Mapping[TeamName, TeamName | None]
 _HOLDS_GPUS = frozenset({JobState.RUNNING, JobState.COMPLETING})

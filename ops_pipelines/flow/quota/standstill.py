@@ -14,7 +14,7 @@ from ops_pipelines.core.identity import Topology
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.proposal import ProposalRecord, ProposalState, QuotaProposal
 from ops_pipelines.diagnose.shared_cause import nodes_at
-from ops_pipelines.domain.quota.quota_policy import QuotaFreeze, QuotaPolicy
+from ops_pipelines.teams.settings import QuotaFreeze, QuotaPolicy
 
 OF_ALL = frozenset({ComponentKind.STORAGE, ComponentKind.FABRIC})
 """Parts that every node shares, whatever their number is."""

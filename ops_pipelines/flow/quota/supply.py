@@ -18,8 +18,8 @@ from ops_pipelines.core.notes import next_time
 from ops_pipelines.core.observation import NodeState, NodeStatus
 from ops_pipelines.core.proposal import GpuType, SupplyLine
 from ops_pipelines.core.rollout import IN_HAND, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.flow.teams_desk import TeamsDesk
-from ops_pipelines.frames.usage.intervals import InstalledNode
+from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.price import InstalledNode
 
 MORNING = time(5, 0)
 """Local time at which quotas are proposed, and from which a proposal holds until the next."""

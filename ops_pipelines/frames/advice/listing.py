@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.advice.advice import one_line
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.storage import FileGroup
 from ops_pipelines.lake.quantities import Refused, WrongKind
+from ops_pipelines.teams.settings import AdviceSettings
 
 COLUMNS = ("path", "team", "bytes", "last_read_at", "last_written_at")
 MAX_BYTES = 2**60

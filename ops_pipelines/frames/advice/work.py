@@ -17,8 +17,8 @@ from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.core.sources import ReadComment
 from ops_pipelines.domain.advice.advice import one_line, subject_of_jobs
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.work import Attempt, JobWork, NodeFailures, UseHours
+from ops_pipelines.teams.settings import AdviceSettings
 
 ALLOCATIONS = (
     "job", "node", "time", "name", "user", "account", "partition", "started_at", "held_seconds", "gpu_count",

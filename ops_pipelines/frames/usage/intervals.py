@@ -11,8 +11,8 @@ from enum import Enum
 from itertools import pairwise
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.domain.cost.usage import Fate
+from ops_pipelines.teams.price import InstalledNode
 
 
 class Condition(Enum):
@@ -40,28 +40,6 @@ FATES = {
     Condition.DRAINED: Fate.BROKEN,
 }
 RANKS = {condition: rank for rank, condition in enumerate(Condition)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstalledNode:
-    """A node stood in the cluster, paid for, in whatever state. By the register of assets, not by what answered."""
-
-    node: NodeName
-    asset: str
-    """What its price is stated for."""
-    gpu_type: GpuType
-    gpu_count: int
-    """What it was bought with: a GPU that fell off the bus is installed and broken."""
-    since: datetime
-    until: datetime | None
-    """None: it stands there still."""
-
-    def __post_init__(self) -> None:
-        if self.gpu_count < 0 or (self.until is not None and self.until <= self.since):
-            raise ValueError(
-                f"{self.node}: {self.gpu_count} GPUs from {self.since} to {self.until}; "
-                "expected 0 or more, and an end after the begin"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

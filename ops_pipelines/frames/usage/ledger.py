@@ -16,12 +16,12 @@ import pyarrow as pa
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.cost.price import InstalledAsset
 from ops_pipelines.domain.cost.usage import Fate, PartUsage, UsageLine, sum_usage
 from ops_pipelines.frames.usage.cut import Claim, NodeCut, Share, cut_node, installed_seconds
 from ops_pipelines.frames.usage.holds import Begins, Hold, ReadOwner, owner_by_account, read_holds
-from ops_pipelines.frames.usage.intervals import InstalledNode, NodeState, check_installed
+from ops_pipelines.frames.usage.intervals import NodeState, check_installed
 from ops_pipelines.lake.quantities import Refused
+from ops_pipelines.teams.price import InstalledAsset, InstalledNode
 
 _HOUR = timedelta(hours=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -12,9 +12,9 @@ from typing import Annotated
 from pydantic import Field
 
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings, LadderSettings
 from ops_pipelines.resources.config.strict_yaml import StrictModel, YamlFile, expand_home
 from ops_pipelines.resources.config.team_models import GpuTypeName
+from ops_pipelines.teams.settings import AdviceSettings, LadderSettings
 
 _AT = "advice"
 _D = AdviceSettings()

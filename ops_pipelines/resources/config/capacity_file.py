@@ -14,15 +14,6 @@ from statistics import median
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.money import Cents, read_amount
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.hardware import (
-    Arrival,
-    CapacitySettings,
-    LeadTime,
-    RackRoom,
-    Retirement,
-    Sku,
-    StoreExpansion,
-)
 from ops_pipelines.domain.capacity.resources import Resource
 from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.resources.config.capacity_models import (
@@ -38,6 +29,7 @@ from ops_pipelines.resources.config.capacity_models import (
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.installed_nodes import gpu_types
 from ops_pipelines.resources.config.strict_yaml import KeyPath, Model, YamlFile
+from ops_pipelines.teams.projects import Arrival, CapacitySettings, LeadTime, RackRoom, Retirement, Sku, StoreExpansion
 
 _CENTS = 100
 _ENOUGH_DELIVERIES = 5

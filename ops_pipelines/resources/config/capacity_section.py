@@ -11,8 +11,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from ops_pipelines.domain.capacity.hardware import CapacityPolicy
 from ops_pipelines.resources.config.strict_yaml import StrictModel, YamlFile
+from ops_pipelines.teams.projects import CapacityPolicy
 
 _AT = "capacity"
 _D = CapacityPolicy()

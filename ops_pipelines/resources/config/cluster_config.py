@@ -9,11 +9,11 @@ from pathlib import Path
 from ops_pipelines.core.identity import NodeName, Topology
 from ops_pipelines.core.notes import TellRules
 from ops_pipelines.core.objectives import Objective
-from ops_pipelines.domain.cost.price import PriceModel
 from ops_pipelines.resources.config.install_settings import AnsibleSettings
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
 from ops_pipelines.resources.config.team_settings import Bought, LimitSettings
+from ops_pipelines.teams.price import PriceModel
 
 
 class SchedulerKind(Enum):

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ops_pipelines.domain.capacity.hardware import CapacitySettings
-from ops_pipelines.domain.capacity.projects import PlannedProject
-from ops_pipelines.domain.quota.contracts import Agreements
 from ops_pipelines.resources.config.capacity_file import read_capacity
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.kept_files import Stamp, Told, read_kept, stamps_of
 from ops_pipelines.resources.config.projects_file import all_projects, read_projects
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.config.teams_file import read_teams
+from ops_pipelines.teams.contracts import Agreements
+from ops_pipelines.teams.projects import CapacitySettings, PlannedProject
 
 LAST_GOOD_FILE = "last_good_teams.yaml"
 LAST_GOOD_CAPACITY_FILE = "last_good_capacity.yaml"

@@ -1,16 +1,16 @@
 """Reads the section `prices` of cluster.yaml: exact amounts, and a price for everything that stands in a rack.
 
-What the cluster costs by them is `domain.cost.price`'s.
+What the cluster costs by them is `teams.price`'s.
 """
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from ops_pipelines.core.money import Cents, read_amount
-from ops_pipelines.domain.cost.price import AssetPrice, PricedBy, PriceModel
 from ops_pipelines.resources.config.models import RackModel
 from ops_pipelines.resources.config.price_models import AssetPriceModel, PricesModel
 from ops_pipelines.resources.config.strict_yaml import KeyPath, YamlFile
+from ops_pipelines.teams.price import AssetPrice, PricedBy, PriceModel
 
 _AT = "prices"
 _CENTS = 100

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.domain.capacity.projects import PlannedProject
-from ops_pipelines.domain.quota.contracts import Agreements
 from ops_pipelines.resources.config.project_models import MOST_PROJECTS, PlannedProjectModel, ProjectsModel
 from ops_pipelines.resources.config.strict_yaml import ConfigError, KeyPath, YamlFile
+from ops_pipelines.teams.contracts import Agreements
+from ops_pipelines.teams.projects import PlannedProject
 
 _AT = "projects"
 _SHOWN_TEAM_COUNT = 6

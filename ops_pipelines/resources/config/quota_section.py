@@ -11,11 +11,10 @@ from datetime import UTC, timedelta
 from pathlib import Path
 
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.domain.quota.quota_policy import LimitsOn, QuotaFreeze, QuotaPolicy
-from ops_pipelines.domain.quota.settings import RebalanceSettings
 from ops_pipelines.resources.config.quota_models import LimitsModel, QuotaFreezeModel, QuotasModel
 from ops_pipelines.resources.config.strict_yaml import YamlFile
 from ops_pipelines.resources.config.team_settings import LimitSettings
+from ops_pipelines.teams.settings import LimitsOn, QuotaFreeze, QuotaPolicy, RebalanceSettings
 
 _AT = "quotas"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import date
 
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.domain.quota.quota_policy import LimitsOn
+from ops_pipelines.teams.settings import LimitsOn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,6 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
-from ops_pipelines.domain.quota.contracts import Agreements, Contract, overlap_fault, overlaps, repeated_projects
-from ops_pipelines.domain.quota.hierarchy import parent_faults
-from ops_pipelines.domain.quota.project import Project
 from ops_pipelines.resources.config.strict_yaml import KeyPath, Model, YamlFile
 from ops_pipelines.resources.config.team_models import (
     LONGEST_ACCOUNT,
@@ -22,6 +19,15 @@ from ops_pipelines.resources.config.team_models import (
     TeamModel,
     TeamsModel,
 )
+from ops_pipelines.teams.contracts import (
+    Agreements,
+    Contract,
+    overlap_fault,
+    overlaps,
+    parent_faults,
+    repeated_projects,
+)
+from ops_pipelines.teams.projects import Project
 
 
 def read_teams(path: Path) -> Agreements:

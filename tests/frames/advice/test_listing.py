@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
 from ops_pipelines.domain.advice.storage import FileGroup
 from ops_pipelines.frames.advice.listing import COLUMNS, group_files, read_listing
 from ops_pipelines.lake.quantities import WrongKind
+from ops_pipelines.teams.settings import AdviceSettings
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -1,13 +1,111 @@
-"""What counts as worth saying: the thresholds of every rule, how much is said, and the ladder for idle GPUs.
-
-policy.yaml sets them under `advice`; the defaults stand here, each with its source. `Assumption`: a choice of ours.
-"""
+"""By what quotas are moved and what advice is worth sending: settings of policy.yaml."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from enum import Enum
 
 from ops_pipelines.core.proposal import GpuType
+
+# -- by what quotas are moved --
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceSettings:
+    """Limits of the daily rebalancing, from policy.yaml. Their defaults are chosen in docs/QUOTAS.md."""
+
+    half_life_hours: float = 9.0
+    """An hour so long past counts half: queues last for hours, last week says little of today."""
+    window_days: int = 14
+    """What is older counts for nothing."""
+    spread_ratio: float = 0.15
+    """Tomorrow wants what an hour of the past wanted, so much more, or so much less: each is as likely."""
+    least_gain_ratio: float = 0.05
+    """A GPU moves only if it is wanted in so much more of the time where it goes: the dead band."""
+    step_cap_ratio: float = 0.10
+    """GPUs that move in a day, of all teams together, over capacity."""
+    agreeing_days: int = 2
+    """A quota shrinks only if it was found too large on so many ..."""
+    looked_at_days: int = 3
+    """... of the last so many days; while fewer are known, on all of them."""
+
+    def __post_init__(self) -> None:
+        if not self.half_life_hours > 0:
+            raise ValueError(f"half_life_hours is {self.half_life_hours}; expected more than 0")
+        if not 0 < self.step_cap_ratio <= 1:
+            raise ValueError(f"step_cap_ratio is {self.step_cap_ratio}; expected more than 0, at most 1")
+        for name in ("least_gain_ratio", "spread_ratio"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected 0 or more, below 1")
+        if not 1 <= self.agreeing_days <= self.looked_at_days <= self.window_days:
+            raise ValueError(
+                f"agreeing_days {self.agreeing_days}, looked_at_days {self.looked_at_days}, window_days "
+                f"{self.window_days}; expected at least 1 and none larger than the next"
+            )
+
+
+# -- what policy.yaml says under `quotas` --
+
+
+class LimitsOn(Enum):
+    """Which limits are set in the scheduler: what this cluster can hold, so cluster.yaml says it."""
+
+    TOTAL = "total"
+    """One for each team, on GPUs of every type together."""
+    PER_TYPE = "per_type"
+    """One for each team and type; only where the scheduler holds jobs to them that name no type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaFreeze:
+    """An operator's order that no quota moves."""
+
+    name: str
+    begins_at: datetime
+    ends_at: datetime | None
+    """None: until the order is taken back. After its end quotas go back to what was agreed."""
+
+    def __post_init__(self) -> None:
+        for at in (self.begins_at, self.ends_at):
+            if at is not None and at.utcoffset() is None:
+                raise ValueError(f"{self.name} has {at}, a time without a zone; write 2026-12-24T00:00:00Z")
+        if self.ends_at is not None and self.ends_at <= self.begins_at:
+            raise ValueError(f"{self.name} ends at {self.ends_at}, and begins at {self.begins_at}; expected it later")
+
+    def holds_at(self, at: datetime) -> bool:
+        return self.begins_at <= at and (self.ends_at is None or at < self.ends_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaPolicy:
+    """Limits of everything that is done with quotas. The defaults hold where policy.yaml says nothing."""
+
+    rebalance: RebalanceSettings = field(default_factory=RebalanceSettings)
+    slack_max_ratio: float = 0.05
+    """Quotas leave the GPUs of the largest rack free, but no more than this share of what is installed."""
+    waste_bound_ratio: float = 0.0
+    """Up to this share of what a team runs, idle GPUs are taken off its demand. 0: they are only told."""
+    demand_max_age: timedelta = timedelta(hours=3)
+    """Without demand newer than this nothing is proposed."""
+    known_hour_min_ratio: float = 0.9
+    """Without so many of the last days' hours nothing is proposed."""
+    sets_fairshare: bool = False
+    """Whether a team's share among its siblings follows its quota, too."""
+    freezes: tuple[QuotaFreeze, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("slack_max_ratio", "waste_bound_ratio", "known_hour_min_ratio"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"quotas.{name} is {getattr(self, name)}; expected 0 to 1")
+        if self.demand_max_age <= timedelta(0):
+            raise ValueError(f"quotas.demand_max_age_hours must be above 0; found {self.demand_max_age}")
+
+    def freeze_at(self, at: datetime) -> QuotaFreeze | None:
+        """Return the freeze that holds; None if none does."""
+        return next((each for each in self.freezes if each.holds_at(at)), None)
+
+
+# -- what counts as worth saying --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,11 @@ rounded once: the total, and then the items so that they add up to it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from fractions import Fraction
 
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.money import Amount, Cents, share_cents, to_cents
 from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.core.proposal import GpuType
@@ -243,3 +245,25 @@ def _estimated_joules(installed: Installed, prices: PriceModel) -> Fraction:
             "state unmeasured_watts_per_gpu under `prices`, or have power measured"
         )
     return Fraction(prices.unmeasured_watts_per_gpu) * installed.unmeasured_gpu_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledNode:
+    """A node stood in the cluster, paid for, in whatever state. By the register of assets, not by what answered."""
+
+    node: NodeName
+    asset: str
+    """What its price is stated for."""
+    gpu_type: GpuType
+    gpu_count: int
+    """What it was bought with: a GPU that fell off the bus is installed and broken."""
+    since: datetime
+    until: datetime | None
+    """None: it stands there still."""
+
+    def __post_init__(self) -> None:
+        if self.gpu_count < 0 or (self.until is not None and self.until <= self.since):
+            raise ValueError(
+                f"{self.node}: {self.gpu_count} GPUs from {self.since} to {self.until}; "
+                "expected 0 or more, and an end after the begin"
+            )

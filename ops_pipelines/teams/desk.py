@@ -15,13 +15,10 @@ from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.core.quota_limits import Quotas
 from ops_pipelines.core.record import StatementFiles
 from ops_pipelines.core.scheduler import SchedulerSettings
-from ops_pipelines.domain.advice.advice_settings import AdviceSettings
-from ops_pipelines.domain.capacity.hardware import CapacityPolicy, CapacitySettings
-from ops_pipelines.domain.capacity.projects import PlannedProject
-from ops_pipelines.domain.cost.price import PriceModel
-from ops_pipelines.domain.quota.contracts import Agreements
-from ops_pipelines.domain.quota.quota_policy import LimitsOn, QuotaPolicy
-from ops_pipelines.frames.usage.intervals import InstalledNode
+from ops_pipelines.teams.contracts import Agreements
+from ops_pipelines.teams.price import InstalledNode, PriceModel
+from ops_pipelines.teams.projects import CapacityPolicy, CapacitySettings, PlannedProject
+from ops_pipelines.teams.settings import AdviceSettings, LimitsOn, QuotaPolicy
 
 
 class NoTeams(RuntimeError):

@@ -1,14 +1,122 @@
-"""What can be bought, how long it takes, what comes and what goes. Values, as a site states them in capacity.yaml."""
+"""What teams have announced, and the hardware that comes and goes, as a site states them."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime, timedelta
 from statistics import NormalDist
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.money import Cents
-from ops_pipelines.core.proposal import GpuType
+from ops_pipelines.core.proposal import GpuType, TeamName
+
+# -- what a team has said it will need, from one day to another --
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """One project of one team, for one type of GPU."""
+
+    name: str
+    team: TeamName
+    gpus: float
+    """What it will want while it lasts."""
+    begins_on: date
+    """A local day, as `ends_on`."""
+    ends_on: date | None = None
+    """The first day without it; None: no end is known."""
+    gpu_type: GpuType = GpuType("")
+    probability: float = 1.0
+    """How likely it comes about as said."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.begins_on, datetime) or isinstance(self.ends_on, datetime):
+            raise ValueError(f"{self.words} has a time of day; expected days")
+        if self.ends_on is not None and self.ends_on <= self.begins_on:
+            raise ValueError(
+                f"{self.words} begins on {self.begins_on} and ends on {self.ends_on}; expected an end on a later day"
+            )
+        if not self.gpus > 0 or math.isinf(self.gpus):
+            raise ValueError(f"{self.words} wants {self.gpus:g} GPUs; expected more than 0, or leave it out")
+        if not 0 < self.probability <= 1:
+            raise ValueError(
+                f"{self.words} has probability {self.probability:g}; expected more than 0, at most 1, or leave it out"
+            )
+
+    @property
+    def words(self) -> str:
+        """What it is called in messages."""
+        return f"project {self.name} of {self.team}"
+
+    def is_on(self, day: date) -> bool:
+        """Return whether the project goes on, on this day."""
+        return self.begins_on <= day and (self.ends_on is None or day < self.ends_on)
+
+    def expected_gpus(self, day: date) -> float:
+        """Return what it wants on this day, on average over whether it comes about."""
+        return self.gpus * self.probability if self.is_on(day) else 0.0
+
+
+# -- demand that the past cannot tell --
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedProject:
+    """One project of one team, for one type of GPU."""
+
+    name: str
+    team: TeamName
+    gpu_type: GpuType = GpuType("")
+    gpus: float
+    """What it will want once it has ramped up."""
+    starts_on: date
+    """A local day, as `ends_on`."""
+    ramp_days: int = 0
+    """So many days after its start it wants all of it; in between a straight line."""
+    ends_on: date | None = None
+    """The first day without it; None: no end is known."""
+    probability: float = 1.0
+    """How likely it comes about as said."""
+
+    def __post_init__(self) -> None:
+        for day in (self.starts_on, self.ends_on):
+            if isinstance(day, datetime):
+                raise ValueError(f"{self.words} has a time of day; expected days")
+        if self.ends_on is not None and self.ends_on <= self.starts_on:
+            raise ValueError(
+                f"{self.words} starts on {self.starts_on} and ends on {self.ends_on}; expected an end on a later day"
+            )
+        if not self.gpus > 0 or math.isinf(self.gpus):
+            raise ValueError(f"{self.words} wants {self.gpus:g} GPUs; expected more than 0, or leave it out")
+        if self.ramp_days < 0:
+            raise ValueError(f"{self.words} ramps up in {self.ramp_days} days; expected 0 or more")
+        if self.ends_on is not None and self.ramp_days > (self.ends_on - self.starts_on).days:
+            raise ValueError(f"{self.words} ends before it has ramped up; expected a shorter ramp or a later end")
+        if not 0 < self.probability <= 1:
+            raise ValueError(
+                f"{self.words} has probability {self.probability:g}; expected more than 0, at most 1, or leave it out"
+            )
+
+    @property
+    def words(self) -> str:
+        """What it is called in messages."""
+        return f"project {self.name} of {self.team}"
+
+    def gpus_on(self, day: date) -> float:
+        """Return what it wants on this day, if it comes about; on the first day of a ramp the first part of it."""
+        if day < self.starts_on or (self.ends_on is not None and day >= self.ends_on):
+            return 0.0
+        if (day - self.starts_on).days >= self.ramp_days:
+            return self.gpus
+        return self.gpus * ((day - self.starts_on).days + 1) / (self.ramp_days + 1)
+
+    def most_in_week(self, first_day: date) -> float:
+        """Return the most that it wants on a day of the week that begins on `first_day`, if it comes about."""
+        return max(self.gpus_on(first_day + timedelta(days=number)) for number in range(7))
+
+
+# -- what can be bought, how long it takes, what comes and what goes --
+
 
 _ENOUGH_DELIVERIES = 5
 _NORMAL_90 = 1.2815515655446004

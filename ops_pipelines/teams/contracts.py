@@ -1,17 +1,139 @@
-"""What was agreed with all teams of a cluster, and from which day until which: contracts, parents, projects, budgets.
-
-Values that refuse what could not be true: two contracts for one day, a parent that there is not. Whether a cluster can
-keep what was agreed is `quota_lint`'s. Reading the file is `resources.config.teams_file`'s.
-"""
+"""What was agreed with all teams of a cluster, from when until when; who belongs to whom; what cannot be kept."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
+from enum import Enum
 
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
-from ops_pipelines.domain.quota.hierarchy import Children, Parents, children_of, parent_faults
-from ops_pipelines.domain.quota.project import Project
+from ops_pipelines.teams.projects import Project
+
+# -- what is said of agreements that a cluster cannot keep, or that somebody should have meant --
+
+
+_NAMED = 3
+"""So many are named; of the rest their number is told."""
+
+
+class RemarkKind(Enum):
+    """What a remark is about."""
+
+    BEYOND_INSTALLED = "beyond_installed"
+    """More is guaranteed than there is, with every GPU healthy."""
+    BEYOND_HEALTHY = "beyond_healthy"
+    """More is guaranteed than is healthy now."""
+    BEYOND_PARENT = "beyond_parent"
+    """The teams of an organisation are guaranteed more than it may ever have."""
+    BEYOND_AGREED = "beyond_agreed"
+    """They are guaranteed more than was agreed with the organisation, and not more than it may have."""
+    NO_WEIGHT = "no_weight"
+    """Nobody of those who may borrow has a weight: what is left lies idle while they queue."""
+    UNKNOWN_GPU_TYPE = "unknown_gpu_type"
+    """A contract is for GPUs that the cluster does not have."""
+    ENDS_SOON = "ends_soon"
+    """A guarantee runs out, and nothing follows."""
+    UNDECLARED = "undeclared"
+    """A team in demand stands in no file."""
+    ORGANISATION_IN_DEMAND = "organisation_in_demand"
+    """Jobs are charged to an organisation, and not to one of its teams."""
+    PROJECT_OF_ORGANISATION = "project_of_organisation"
+    """A project is written down for an organisation, and not for one of its teams."""
+    PROJECT_WITHOUT_GPUS = "project_without_gpus"
+    """A project wants GPUs that neither the cluster nor a contract has."""
+    PROJECT_BEYOND_TERMS = "project_beyond_terms"
+    """A project wants more than its team may ever have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """One thing that was found."""
+
+    kind: RemarkKind
+    text: str
+    team: TeamName | None = None
+    """Whose it is; None: it is about all."""
+    gpu_type: GpuType | None = None
+    """None: it is about every type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remarks:
+    """What was found, apart: errors are what quotas must not be made from; warnings are only said."""
+
+    errors: tuple[Remark, ...] = ()
+    warnings: tuple[Remark, ...] = ()
+
+
+def joined(names: Sequence[str]) -> str:
+    """Return the first few names, and how many more there are."""
+    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{rest}"
+
+
+def type_prefix(gpu_type: GpuType) -> str:
+    """Return what a sentence opens with that is about one type of GPU; nothing where none is told."""
+    return f"{gpu_type}: " if gpu_type else ""
+
+
+# -- who belongs to whom --
+
+
+Parents = Mapping[TeamName, TeamName | None]
+"""Every declared team, and what it belongs to; None: to the cluster itself."""
+Children = Mapping[TeamName | None, tuple[TeamName, ...]]
+"""Who has teams of its own, and these in the order of their names; under None, the teams of the cluster itself."""
+
+
+def children_of(parents: Parents) -> Children:
+    """Return who stands below whom."""
+    children: dict[TeamName | None, list[TeamName]] = defaultdict(list)
+    for team in sorted(parents):
+        children[parents[team]].append(team)
+    return {parent: tuple(below) for parent, below in children.items()}
+
+
+def from_the_top(children: Children) -> tuple[TeamName, ...]:
+    """Return all that belong to the cluster in the end, each after its parent; who stands in a circle does not."""
+    ordered = list(children.get(None, ()))
+    for team in ordered:
+        ordered.extend(children.get(team, ()))
+    return tuple(ordered)
+
+
+def parent_faults(parents: Parents) -> Mapping[TeamName, str]:
+    """Return what is wrong with the parent of a team, and what to do; a circle is told once, of its first by name."""
+    faults = {
+        team: f"{team} belongs to {parent}, which is not declared; declare it as a team, or leave the parent out"
+        for team, parent in parents.items()
+        if parent is not None and parent not in parents
+    }
+    for circle in _circles(parents):
+        first, *others = circle
+        way = f" by way of {', '.join(others)}" if others else ""
+        faults[first] = f"{first} belongs to itself{way}; leave the parent of one of them out"
+    return faults
+
+
+def _circles(parents: Parents) -> list[list[TeamName]]:
+    """Return each circle, from its first by name on, upwards."""
+    circles: list[list[TeamName]] = []
+    settled: set[TeamName] = set()
+    for team in sorted(parents):
+        path: dict[TeamName, int] = {}
+        at: TeamName | None = team
+        while at is not None and at in parents and at not in settled and at not in path:
+            path[at] = len(path)
+            at = parents[at]
+        if at is not None and at in path:
+            ring = list(path)[path[at] :]
+            first = ring.index(min(ring))
+            circles.append(ring[first:] + ring[:first])
+        settled.update(path)
+    return circles
+
+
+# -- what was agreed with all teams of a cluster --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
