@@ -13,12 +13,12 @@ import dagster as dg
 from ops_pipelines.assets.hours import FIRST_HOUR, POOL
 from ops_pipelines.assets.tables import table
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.flow.cost.usage import MonthUsage
+from ops_pipelines.costs.gather_usage import MonthUsage
 from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
     from ops_pipelines.core.periods import CostMonth
-    from ops_pipelines.flow.cost.statements import Charge
+    from ops_pipelines.costs.statements import Charge
 
 GROUP = "costs"
 _ONCE, _CLOSES = "every_attempt_once", "residual_is_zero"
@@ -45,7 +45,7 @@ def usage_ledger(
     context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]
 ) -> Iterator[dg.Output[MonthUsage] | dg.AssetCheckResult]:
     """What became of each installed GPU-hour: a team's, idle, broken, in maintenance, overhead; each in one line."""
-    from ops_pipelines.flow.cost.usage import part_of, usage_of
+    from ops_pipelines.costs.gather_usage import part_of, usage_of
 
     month = month_of_key(context.partition_key, teams_desk)
     usage = usage_of(part_of(month, now=teams_desk.clock.now()), teams_desk)
@@ -77,9 +77,9 @@ def chargeback(
     context: dg.AssetExecutionContext, usage_ledger: MonthUsage, teams_desk: dg.ResourceParam[TeamsDesk]
 ) -> Iterator[dg.Output[None] | dg.AssetCheckResult]:
     """Who bears how much of what the cluster cost, to the cent, as a table and as FOCUS files; how budgets stand."""
-    from ops_pipelines.flow.cost.budget_notes import tell_of_budgets
-    from ops_pipelines.flow.cost.export import keep_statement
-    from ops_pipelines.flow.cost.statements import charge
+    from ops_pipelines.costs.budget_notes import tell_of_budgets
+    from ops_pipelines.costs.focus_table import keep_statement
+    from ops_pipelines.costs.statements import charge
 
     charged = charge(usage_ledger, teams_desk)
     metadata = dict(describe_charge(charged))
@@ -115,7 +115,7 @@ def prove_each_once(usage: MonthUsage) -> dg.AssetCheckResult:
 
 def prove_residual(charged: "Charge", desk: TeamsDesk) -> dg.AssetCheckResult:
     """Say whether what was written adds up to the cost of the assets: the file is read back and summed."""
-    from ops_pipelines.flow.cost.export import billed_cents
+    from ops_pipelines.costs.focus_table import billed_cents
 
     statement = charged.statement
     if statement is None:
@@ -139,7 +139,7 @@ def prove_residual(charged: "Charge", desk: TeamsDesk) -> dg.AssetCheckResult:
 
 def month_of_key(key: str, desk: TeamsDesk) -> "CostMonth":
     """Return the month that a partition names, by the clock of the cluster's zone."""
-    from ops_pipelines.frames.usage.months import cost_month
+    from ops_pipelines.costs.usage import cost_month
 
     named = datetime.strptime(key, MONTHS.fmt).replace(tzinfo=UTC)
     return cost_month(named.year, named.month, zone=desk.zone)
@@ -147,14 +147,14 @@ def month_of_key(key: str, desk: TeamsDesk) -> "CostMonth":
 
 def month_now(desk: TeamsDesk) -> "CostMonth":
     """Return the running month."""
-    from ops_pipelines.frames.usage.months import month_at
+    from ops_pipelines.costs.usage import month_at
 
     return month_at(desk.clock.now(), zone=desk.zone)
 
 
 def describe_usage(usage: MonthUsage) -> Mapping[str, dg.MetadataValue]:
     """Return what the page of the usage ledger shows."""
-    from ops_pipelines.flow.cost.rows import hours_by_fate, hours_rows
+    from ops_pipelines.costs.charges import hours_by_fate, hours_rows
 
     total = usage.total
     return {
@@ -226,8 +226,8 @@ def describe_charge(charged: "Charge") -> Mapping[str, dg.MetadataValue]:
 
 def _statement_rows(charged: "Charge") -> Iterable[Mapping[str, object]]:
     from ops_pipelines.core.money import show_cents
-    from ops_pipelines.domain.cost.lines import Service
-    from ops_pipelines.flow.cost.rows import cost_rows
+    from ops_pipelines.costs.charges import cost_rows
+    from ops_pipelines.costs.statement import Service
 
     assert charged.statement is not None, "asked of a statement only"
     standings = {each.budget.team: each for each in charged.standings}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ops_pipelines.domain.cost.budgets import BudgetAlert, BudgetStanding
+from ops_pipelines.costs.budgets import BudgetAlert, BudgetStanding
 from ops_pipelines.pages.amounts import money, part_of
 from ops_pipelines.pages.rollouts import clipped
 

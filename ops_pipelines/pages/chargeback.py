@@ -9,10 +9,10 @@ from datetime import datetime
 from itertools import groupby
 
 from ops_pipelines.core.money import Cents
-from ops_pipelines.domain.cost.lines import Service
-from ops_pipelines.domain.cost.usage import Fate
-from ops_pipelines.flow.cost.rows import CostRow, HoursRow, cost_rows, hours_by_fate, hours_rows
-from ops_pipelines.flow.cost.statements import Charge
+from ops_pipelines.costs.charges import CostRow, HoursRow, cost_rows, hours_by_fate, hours_rows
+from ops_pipelines.costs.statement import Service
+from ops_pipelines.costs.statements import Charge
+from ops_pipelines.costs.usage import Fate
 from ops_pipelines.pages.amounts import DASH, hours, money, part_of
 from ops_pipelines.pages.budget_bars import budget_bar
 from ops_pipelines.pages.render import render

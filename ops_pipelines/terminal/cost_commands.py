@@ -10,7 +10,7 @@ from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterF
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
-    from ops_pipelines.flow.cost.statements import Charge
+    from ops_pipelines.costs.statements import Charge
     from ops_pipelines.teams.desk import TeamsDesk
 
 cost_app = typer.Typer(
@@ -76,7 +76,7 @@ def export(
 
     The lines of teams, and those that stay with the operator: BilledCost adds up to what the machines cost.
     """
-    from ops_pipelines.flow.cost.export import export_statement
+    from ops_pipelines.costs.focus_table import export_statement
     from ops_pipelines.resources.statement_files import StatementDirectory
 
     desk = _open_desk(ctx, cluster_file)
@@ -90,8 +90,8 @@ def export(
 
 
 def _charge(month: str | None, desk: "TeamsDesk") -> "Charge":
-    from ops_pipelines.flow.cost.statements import statement_of
-    from ops_pipelines.frames.usage.months import cost_month, month_at
+    from ops_pipelines.costs.statements import statement_of
+    from ops_pipelines.costs.usage import cost_month, month_at
 
     now = desk.clock.now()
     if month is None:

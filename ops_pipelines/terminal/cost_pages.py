@@ -13,9 +13,9 @@ from decimal import Decimal
 from ops_pipelines.core.cluster import hour_of
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.periods import CostMonth
-from ops_pipelines.flow.cost.export import billed_cents
-from ops_pipelines.flow.cost.statements import Charge, statement_of
-from ops_pipelines.flow.cost.usage import NothingYet
+from ops_pipelines.costs.focus_table import billed_cents
+from ops_pipelines.costs.gather_usage import NothingYet
+from ops_pipelines.costs.statements import Charge, statement_of
 from ops_pipelines.pages.amounts import money
 from ops_pipelines.pages.chargeback import ChargeMatter, MonthChoice, write_chargeback
 from ops_pipelines.pages.index import Tile
@@ -95,7 +95,7 @@ def _cents(rows: Iterable[dict[str, str]]) -> Cents:
 
 def _months(desk: TeamsDesk, now: datetime) -> list[CostMonth]:
     """Return the running month and those before, newest first."""
-    from ops_pipelines.frames.usage.months import month_at
+    from ops_pipelines.costs.usage import month_at
 
     found = [month_at(now, zone=desk.zone)]
     while len(found) < _MONTHS:

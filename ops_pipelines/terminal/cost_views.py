@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.cost.budgets import BudgetStanding
-from ops_pipelines.domain.cost.lines import Service
-from ops_pipelines.domain.cost.usage import Fate
-from ops_pipelines.flow.cost.rows import CostRow, HoursRow, cost_rows, hours_by_fate, hours_rows
-from ops_pipelines.flow.cost.statements import Charge
+from ops_pipelines.costs.budgets import BudgetStanding
+from ops_pipelines.costs.charges import CostRow, HoursRow, cost_rows, hours_by_fate, hours_rows
+from ops_pipelines.costs.statement import Service
+from ops_pipelines.costs.statements import Charge
+from ops_pipelines.costs.usage import Fate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

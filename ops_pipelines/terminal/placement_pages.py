@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from ops_pipelines.core.cluster import hour_of
-from ops_pipelines.flow.cost.usage import NothingYet
+from ops_pipelines.costs.gather_usage import NothingYet
 from ops_pipelines.flow.placement.report import PlacementReport, report_of_day
 from ops_pipelines.pages.amounts import hours
 from ops_pipelines.pages.index import Tile

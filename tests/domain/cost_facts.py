@@ -6,7 +6,7 @@ from fractions import Fraction
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.domain.cost.usage import Bearer, Fate, Owner, PartUsage, Used
+from ops_pipelines.costs.usage import Bearer, Fate, Owner, PartUsage, Used
 from ops_pipelines.teams.price import AssetPrice, InstalledAsset, PricedBy, PriceModel
 
 H100 = GpuType("h100")

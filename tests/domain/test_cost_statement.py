@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.periods import whole_month
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.cost.focus import Issuer, focus_rows, total_cents
-from ops_pipelines.domain.cost.lines import LostHours, Service, StoredBytes
-from ops_pipelines.domain.cost.statement import Statement, make_statement
-from ops_pipelines.domain.cost.usage import Bearer, Fate, PartUsage, Used
+from ops_pipelines.costs.focus import Issuer, focus_rows, total_cents
+from ops_pipelines.costs.statement import LostHours, Service, Statement, StoredBytes, make_statement
+from ops_pipelines.costs.usage import Bearer, Fate, PartUsage, Used
 from ops_pipelines.teams.price import AssetCost, Installed, asset_cost
 from tests.domain.cost_facts import H100, JUNE, PRICES, first, held, one_node, owner, usage_of
 

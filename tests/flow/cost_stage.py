@@ -21,7 +21,7 @@ from ops_pipelines.core.money import Cents
 from ops_pipelines.core.periods import CostMonth
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.core.rollout import Rollout, RolloutNode
-from ops_pipelines.frames.usage.months import cost_month
+from ops_pipelines.costs.usage import cost_month
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.teams.contracts import Agreements

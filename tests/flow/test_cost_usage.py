@@ -16,11 +16,11 @@ from ops_pipelines.core.periods import CostMonth
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.core.release import ReleaseName
 from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.domain.cost.usage import NO_TEAM, Fate, Owner
-from ops_pipelines.flow.cost.rows import hours_by_fate
-from ops_pipelines.flow.cost.states import find_states
-from ops_pipelines.flow.cost.usage import MonthUsage, NothingYet, part_of, usage_of
-from ops_pipelines.frames.usage.intervals import Condition
+from ops_pipelines.costs.charges import hours_by_fate
+from ops_pipelines.costs.gather_usage import MonthUsage, NothingYet, part_of, usage_of
+from ops_pipelines.costs.holds import Condition
+from ops_pipelines.costs.states import find_states
+from ops_pipelines.costs.usage import NO_TEAM, Fate, Owner
 from ops_pipelines.teams.desk import NoTeams
 from tests.flow.cost_stage import BETA, GPUS, NODES, CostLedger, Stage, berlin
 from tests.flow.review_stage import act, broken, checked, entry

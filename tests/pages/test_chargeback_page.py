@@ -6,8 +6,8 @@ from datetime import date
 
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.domain.cost.budgets import Budget, BudgetStanding
-from ops_pipelines.flow.cost.statements import Charge, statement_of
+from ops_pipelines.costs.budgets import Budget, BudgetStanding
+from ops_pipelines.costs.statements import Charge, statement_of
 from ops_pipelines.pages.amounts import money
 from ops_pipelines.pages.chargeback import ChargeMatter, MonthChoice, write_chargeback
 from tests.flow.cost_stage import Stage, berlin

@@ -7,12 +7,11 @@ from typing import Any, cast
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.cost.usage import Fate
-from ops_pipelines.flow.cost.rows import hours_by_fate
-from ops_pipelines.flow.cost.states import find_states
-from ops_pipelines.flow.cost.usage import usage_of
-from ops_pipelines.frames.usage.intervals import Condition
-from ops_pipelines.frames.usage.months import month_at
+from ops_pipelines.costs.charges import hours_by_fate
+from ops_pipelines.costs.gather_usage import usage_of
+from ops_pipelines.costs.holds import Condition
+from ops_pipelines.costs.states import find_states
+from ops_pipelines.costs.usage import Fate, month_at
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.teams.price import InstalledNode
 from tests.flow.cost_stage import RowsLake

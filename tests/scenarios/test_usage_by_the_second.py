@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.periods import whole_month
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.cost.usage import Fate, UsageLine, join_usage
-from ops_pipelines.frames.usage.attempts import find_attempt_faults
-from ops_pipelines.frames.usage.intervals import FATES, Condition, NodeState
-from ops_pipelines.frames.usage.ledger import read_usage
-from ops_pipelines.frames.usage.months import cost_month, days_of
+from ops_pipelines.costs.checks import find_attempt_faults
+from ops_pipelines.costs.holds import FATES, Condition, NodeState
+from ops_pipelines.costs.usage import Fate, UsageLine, cost_month, days_of, join_usage
+from ops_pipelines.costs.usage_ledger import read_usage
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.teams.price import InstalledNode

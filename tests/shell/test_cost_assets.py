@@ -13,8 +13,8 @@ import pytest
 from ops_pipelines.assets.cluster_zone import zone_in
 from ops_pipelines.assets.costs import chargeback, prove_each_once, usage_ledger
 from ops_pipelines.automation import charge_schedule
-from ops_pipelines.domain.cost.usage import Fate
-from ops_pipelines.flow.cost.usage import AttemptCount, part_of, usage_of
+from ops_pipelines.costs.gather_usage import AttemptCount, part_of, usage_of
+from ops_pipelines.costs.usage import Fate
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.statement_files import StatementDirectory
 from ops_pipelines.teams.desk import TeamsDesk

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.money import show_cents
-from ops_pipelines.flow.cost.export import billed_cents
+from ops_pipelines.costs.focus_table import billed_cents
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

@@ -30,7 +30,7 @@ class Rates:
 
 def find_rates(desk: TeamsDesk, *, at: datetime) -> Rates | None:
     """Return what stood there at a time by its prices of that month; None where no prices are stated."""
-    from ops_pipelines.frames.usage.months import month_at
+    from ops_pipelines.costs.usage import month_at
 
     prices = desk.prices
     if prices is None:

@@ -13,8 +13,8 @@ from ops_pipelines.core.cluster import HOUR, hour_of
 from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.costs.states import FoundStates, find_states
 from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.flow.cost.states import FoundStates, find_states
 from ops_pipelines.flow.placement.report import absences_of
 from ops_pipelines.teams.desk import TeamsDesk
 
@@ -119,9 +119,9 @@ def _caps_on(desk: TeamsDesk, day: date) -> dict[tuple[TeamName, GpuType], float
 
 def _put_out(book: "DayBook", desk: TeamsDesk) -> None:
     """Put what is broken, in maintenance and in pieces; nothing where nobody noted how nodes were."""
+    from ops_pipelines.costs.holds import ALLOCATION_COLUMNS
+    from ops_pipelines.costs.usage_ledger import read_usage
     from ops_pipelines.frames.peaks.out import put_out
-    from ops_pipelines.frames.usage.holds import ALLOCATION_COLUMNS
-    from ops_pipelines.frames.usage.ledger import read_usage
 
     known = _noted_hours(book, desk)
     if not known:
@@ -166,7 +166,7 @@ def _put_stranded(book: "DayBook", desk: TeamsDesk, *, found: FoundStates, known
 
 def _noted_hours(book: "DayBook", desk: TeamsDesk) -> list[int]:
     """Return the hours of the day in which somebody noted how nodes were."""
-    from ops_pipelines.frames.usage.scheduler_states import INVENTORY_COLUMNS, read_scheduler_states
+    from ops_pipelines.costs.holds import INVENTORY_COLUMNS, read_scheduler_states
 
     return [
         place

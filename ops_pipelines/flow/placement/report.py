@@ -12,6 +12,9 @@ from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.core.quota_limits import ALL_TYPES
 from ops_pipelines.core.sources import SourceError
+from ops_pipelines.costs.gather_usage import NothingYet
+from ops_pipelines.costs.holds import Condition, NodeState
+from ops_pipelines.costs.states import find_states
 from ops_pipelines.domain.placement.backfill import Need, find_backfill_hints, find_holes, needs_of
 from ops_pipelines.domain.placement.broken_domains import find_broken_domains
 from ops_pipelines.domain.placement.consolidation import Alike, find_node_hints
@@ -23,9 +26,6 @@ from ops_pipelines.domain.placement.scheduler_policy import ClusterFacts, Policy
 from ops_pipelines.domain.placement.standing import Absence, Away, Machine, Stay, Waiting
 from ops_pipelines.domain.placement.straddling import find_straddles
 from ops_pipelines.domain.placement.stranded import StrandRules, find_stranded
-from ops_pipelines.flow.cost.states import find_states
-from ops_pipelines.flow.cost.usage import NothingYet
-from ops_pipelines.frames.usage.intervals import Condition, NodeState
 from ops_pipelines.lake.quantities import Refused
 from ops_pipelines.teams.desk import TeamsDesk
 

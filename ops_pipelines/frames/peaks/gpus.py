@@ -10,8 +10,8 @@ from datetime import datetime
 import pyarrow as pa
 
 from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.costs.usage import NO_TEAM
 from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.domain.cost.usage import NO_TEAM
 from ops_pipelines.frames.peaks.day_book import DayBook
 
 COLUMNS = (*("team", "gpu_type", "time", "gpus_running_avg", "gpus_pending_avg", "gpus_demand_avg", "gpus_wasted_avg"),)

@@ -10,12 +10,12 @@ from datetime import datetime
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.proposal import GpuType
+from ops_pipelines.costs.usage import Fate
+from ops_pipelines.costs.usage_ledger import UsageLedger
 from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.domain.cost.usage import Fate
 from ops_pipelines.domain.placement.occupancy import Occupancy
 from ops_pipelines.domain.placement.standing import Absence, Machine, Stay
 from ops_pipelines.frames.peaks.day_book import DayBook
-from ops_pipelines.frames.usage.ledger import UsageLedger
 from ops_pipelines.lake.rates import HOUR
 
 BROKEN, MAINTENANCE, BOTH = "broken", "maintenance", ""

@@ -6,11 +6,10 @@ import pyarrow as pa
 import pytest
 
 from ops_pipelines.core.money import Cents
-from ops_pipelines.domain.cost.lines import Service
-from ops_pipelines.domain.cost.statement import make_statement
-from ops_pipelines.domain.cost.usage import Fate
-from ops_pipelines.frames.usage.energy import Energy, read_energy
-from ops_pipelines.frames.usage.ledger import UsageLedger, read_usage
+from ops_pipelines.costs.checks import Energy, read_energy
+from ops_pipelines.costs.statement import Service, make_statement
+from ops_pipelines.costs.usage import Fate
+from ops_pipelines.costs.usage_ledger import UsageLedger, read_usage
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.teams.price import AssetPrice, Installed, PricedBy, PriceModel, asset_cost
 from tests.frames.usage.usage_facts import at, attempt, between, held, node

@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from ops_pipelines.core.periods import whole_month
-from ops_pipelines.domain.cost.focus import FOCUS_VERSION, FocusValue, Issuer, focus_rows
-from ops_pipelines.domain.cost.lines import LostHours
-from ops_pipelines.domain.cost.statement import make_statement
-from ops_pipelines.domain.cost.usage import Bearer, Fate
-from ops_pipelines.frames.usage.focus_table import Level, focus_columns, focus_csv, focus_faults, focus_table
+from ops_pipelines.costs.focus import FOCUS_VERSION, FocusValue, Issuer, focus_rows
+from ops_pipelines.costs.focus_table import Level, focus_columns, focus_csv, focus_faults, focus_table
+from ops_pipelines.costs.statement import LostHours, make_statement
+from ops_pipelines.costs.usage import Bearer, Fate
 from ops_pipelines.teams.price import Installed, asset_cost
 from tests.domain.cost_facts import H100, JUNE, PRICES, held, one_node, owner, usage_of
 

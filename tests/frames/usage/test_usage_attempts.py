@@ -7,11 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.cost.usage import Fate, join_usage
-from ops_pipelines.frames.usage.attempts import find_attempt_faults
-from ops_pipelines.frames.usage.intervals import Condition
-from ops_pipelines.frames.usage.ledger import UsageLedger, read_usage
-from ops_pipelines.frames.usage.scheduler_states import read_scheduler_states, read_storage_bytes
+from ops_pipelines.costs.checks import find_attempt_faults
+from ops_pipelines.costs.holds import Condition, read_scheduler_states, read_storage_bytes
+from ops_pipelines.costs.usage import Fate, join_usage
+from ops_pipelines.costs.usage_ledger import UsageLedger, read_usage
 from ops_pipelines.lake.schema import TABLES
 from tests.frames.usage.usage_facts import at, attempt, between, held, node
 

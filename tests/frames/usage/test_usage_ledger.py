@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.periods import BilledPart, whole_month
-from ops_pipelines.domain.cost.statement import make_statement
-from ops_pipelines.domain.cost.usage import NO_TEAM, Fate, Owner, UsageLine, sum_usage
-from ops_pipelines.frames.usage.holds import Row, owner_by_account
-from ops_pipelines.frames.usage.intervals import Condition, NodeState
-from ops_pipelines.frames.usage.ledger import UsageLedger, read_usage
-from ops_pipelines.frames.usage.months import cost_month, days_of, month_at
-from ops_pipelines.frames.usage.table import usage_lines, usage_table
+from ops_pipelines.costs.holds import Condition, NodeState, Row, owner_by_account
+from ops_pipelines.costs.statement import make_statement
+from ops_pipelines.costs.usage import NO_TEAM, Fate, Owner, UsageLine, cost_month, days_of, month_at, sum_usage
+from ops_pipelines.costs.usage_ledger import UsageLedger, read_usage, usage_lines, usage_table
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.teams.price import AssetPrice, Installed, InstalledNode, PricedBy, PriceModel, asset_cost
 from tests.frames.usage.usage_facts import H100, MAY, at, attempt, between, by_fate, held, node, state

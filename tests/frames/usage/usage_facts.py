@@ -8,9 +8,9 @@ import pyarrow as pa
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.cost.usage import Fate
-from ops_pipelines.frames.usage.intervals import Condition, NodeState
-from ops_pipelines.frames.usage.ledger import UsageLedger
+from ops_pipelines.costs.holds import Condition, NodeState
+from ops_pipelines.costs.usage import Fate
+from ops_pipelines.costs.usage_ledger import UsageLedger
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.teams.price import InstalledNode

@@ -1,16 +1,20 @@
-"""Whether each attempt stands in the usage ledger once: its rows added up a second time, in another way.
+"""Whether each attempt is in the usage ledger once, and whose GPUs drew how many joules."""
 
-The ledger gives out seconds node by node; here the same rows are added up attempt by attempt, without looking at
-anything else. Who has more than he claims was counted twice; who has less is named by a refused row, or was lost.
-"""
-
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 
 import pyarrow as pa
 
-from ops_pipelines.frames.usage.holds import ALLOCATION_COLUMNS
-from ops_pipelines.frames.usage.ledger import UsageLedger
+from ops_pipelines.costs.holds import ALLOCATION_COLUMNS
+from ops_pipelines.costs.statement import Held
+from ops_pipelines.costs.usage import Bearer, UsageLine
+from ops_pipelines.costs.usage_ledger import UsageLedger
+
+# -- whether each attempt stands in the usage ledger once --
+
 
 _HOUR = timedelta(hours=1)
 _WHOLE_GPU_SECONDS = 3_600
@@ -75,4 +79,50 @@ def _claimed(ledger: UsageLedger, allocations: pa.Table) -> dict[str, _Claimed]:
         claimed.gpus = max(claimed.gpus, gpu_count)
         hours.setdefault(name, set()).add(hour)
         claimed.hours = len(hours[name])
+    return found
+
+
+# -- the usage ledger and gpu_efficiency -> whose GPUs drew how many joules --
+
+
+_COLUMNS = ("node", "job", "time", "power_watts")
+EFFICIENCY_COLUMNS = (*_COLUMNS, "utilisation_ratio")
+"""What usage and energy together read of gpu_efficiency."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Energy:
+    """Energy by who caused it."""
+
+    joules: Mapping[Held, int]
+    unmeasured_gpu_seconds: Mapping[Held, int]
+    """GPU-seconds whose power nobody measured: no energy of theirs is in `joules`."""
+
+
+def read_energy(lines: Iterable[UsageLine], efficiency: pa.Table) -> Energy:
+    """Return whose GPUs drew what: mean power of a job's GPUs on a node in an hour, times the seconds it had them.
+
+    GPUs that no job held are the row of the job ``.
+    """
+    watts = _mean_watts(efficiency)
+    exact: dict[Held, Fraction] = {}
+    unmeasured: dict[Held, int] = {}
+    for line in lines:
+        held = (Bearer(fate=line.fate, owner=line.owner), line.gpu_type)
+        power = watts.get((line.node, line.job, line.since.replace(minute=0, second=0)))
+        if power is None:
+            unmeasured[held] = unmeasured.get(held, 0) + line.gpu_seconds
+        else:
+            exact[held] = exact.get(held, Fraction(0)) + line.gpu_seconds * power
+    return Energy(joules={held: round(amount) for held, amount in exact.items()}, unmeasured_gpu_seconds=unmeasured)
+
+
+def _mean_watts(efficiency: pa.Table) -> dict[tuple[str, str, datetime], Fraction]:
+    found: dict[tuple[str, str, datetime], Fraction] = {}
+    for row in efficiency.select(list(_COLUMNS)).to_pylist():
+        power = row["power_watts"]
+        if power is not None and math.isfinite(power) and power >= 0:
+            # Whole milliwatts: sums of fractions of a float's size would grow without end.
+            hour = row["time"].astimezone(UTC)
+            found[row["node"], row["job"], hour] = Fraction(round(power * 1_000), 1_000)
     return found

@@ -1,8 +1,4 @@
-"""Rows of FOCUS as a table, as CSV and as Parquet, checked against the columns of its version (focus_columns.csv).
-
-What stands in a row is `domain.cost.focus`'s. Money is a decimal of two places in the table and in the text: a float
-would lose the cent that closes the sum.
-"""
+"""Rows of FOCUS as a table, as CSV and Parquet, and a statement as files for whoever bills."""
 
 import csv
 import io
@@ -17,7 +13,12 @@ from importlib.resources import files
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ops_pipelines.domain.cost.focus import FocusValue
+from ops_pipelines.costs.focus import FocusValue, Issuer, focus_rows
+from ops_pipelines.costs.statement import Statement
+from ops_pipelines.teams.desk import TeamsDesk
+
+# -- rows of FOCUS as a table --
+
 
 _MONEY = ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost")
 _CATEGORIES = frozenset({"Usage", "Purchase", "Tax", "Credit", "Adjustment"})
@@ -159,3 +160,47 @@ def _text(value: FocusValue) -> str:
         return f"{value:f}"
     # Accounts and projects are texts of users, and people open this file in spreadsheets.
     return f"'{value}" if value.startswith(_FORMULA) else value
+
+
+# -- a statement as files for whoever bills --
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementFile:
+    """One file, not yet written."""
+
+    name: str
+    """The month and the kind: `2026-11.csv`."""
+    content: bytes
+
+
+def export_statement(statement: Statement, desk: TeamsDesk) -> tuple[StatementFile, StatementFile]:
+    """Return the statement as CSV and as Parquet."""
+
+    rows = _rows(statement, desk)
+    name = statement.part.month.name
+    return (
+        StatementFile(name=f"{name}.csv", content=focus_csv(rows)),
+        StatementFile(name=f"{name}.parquet", content=focus_parquet(rows)),
+    )
+
+
+def keep_statement(statement: Statement, desk: TeamsDesk) -> tuple[str, ...]:
+    """Keep the statement beside the state and return where; nothing where none are kept.
+
+    Raises StatementFilesError; each file is whole.
+    """
+    if desk.statements is None:
+        return ()
+    return tuple(desk.statements.keep(each.name, each.content) for each in export_statement(statement, desk))
+
+
+def _rows(statement: Statement, desk: TeamsDesk) -> tuple[dict[str, FocusValue], ...]:
+    # Who runs a cluster states its cost: nobody else is known here.
+    return focus_rows(statement, Issuer(provider=desk.cluster.name, cluster=desk.cluster.name))
+
+
+def billed_cents(written: bytes) -> int:
+    """Return the sum of BilledCost of a file that was written, for whoever compares it with the cost of the assets."""
+    rows = csv.DictReader(io.StringIO(written.decode("utf-8"), newline=""))
+    return int(sum((Decimal(row["BilledCost"]) for row in rows), Decimal(0)).scaleb(2))

@@ -1,8 +1,4 @@
-"""Tables of the lake and the register of assets -> the usage ledger: what became of each installed GPU-second.
-
-Put together here; whose seconds are whose is `cut`'s, what rows say is `holds`'. Nothing about money. May be asked for
-an hour, a day or a month: the lines of the parts are those of the whole.
-"""
+"""Tables of the lake and the register of assets -> the usage ledger, as a table and back."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,15 +9,86 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.identity import NodeName, parse_node_name
 from ops_pipelines.core.periods import BilledPart
-from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.cost.usage import Fate, PartUsage, UsageLine, sum_usage
-from ops_pipelines.frames.usage.cut import Claim, NodeCut, Share, cut_node, installed_seconds
-from ops_pipelines.frames.usage.holds import Begins, Hold, ReadOwner, owner_by_account, read_holds
-from ops_pipelines.frames.usage.intervals import NodeState, check_installed
+from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.costs.cut import Claim, NodeCut, Share, cut_node, installed_seconds
+from ops_pipelines.costs.holds import Begins, Hold, NodeState, ReadOwner, check_installed, owner_by_account, read_holds
+from ops_pipelines.costs.usage import Fate, Owner, PartUsage, UsageLine, sum_usage
 from ops_pipelines.lake.quantities import Refused
 from ops_pipelines.teams.price import InstalledAsset, InstalledNode
+
+# -- the usage ledger as a table --
+
+
+SCHEMA = pa.schema(
+    [
+        pa.field("time", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("node", pa.string(), nullable=False),
+        pa.field("gpu_type", pa.string(), nullable=False),
+        pa.field("fate", pa.string(), nullable=False),
+        pa.field("team", pa.string()),
+        pa.field("project", pa.string()),
+        pa.field("job", pa.string(), nullable=False),
+        pa.field("attempt", pa.string(), nullable=False),
+        pa.field("cause", pa.string(), nullable=False),
+        pa.field("gpu_seconds", pa.int64(), nullable=False),
+        pa.field("used_gpu_seconds", pa.int64()),
+    ]
+)
+"""`team` and `project` are null of what no team held; `used_gpu_seconds` where nobody measured."""
+
+
+def usage_table(lines: Sequence[UsageLine]) -> pa.Table:
+    """Return the lines as a table, in their order."""
+    rows = [_row(line) for line in lines]
+    columns = {name: pa.array([row[name] for row in rows], SCHEMA.field(name).type) for name in SCHEMA.names}
+    return pa.table(columns, schema=SCHEMA)
+
+
+def usage_lines(table: pa.Table) -> tuple[UsageLine, ...]:
+    """Return the lines of a table that `usage_table` made."""
+    return tuple(_line(row) for row in table.select(SCHEMA.names).cast(SCHEMA).to_pylist())
+
+
+def _row(line: UsageLine) -> dict[str, object]:
+    return {
+        "time": line.since,
+        "node": line.node,
+        "gpu_type": line.gpu_type,
+        "fate": line.fate.value,
+        "team": None if line.owner is None else line.owner.team,
+        "project": None if line.owner is None else line.owner.project,
+        "job": line.job,
+        "attempt": line.attempt,
+        "cause": line.cause,
+        "gpu_seconds": line.gpu_seconds,
+        "used_gpu_seconds": line.used_gpu_seconds,
+    }
+
+
+def _line(row: Mapping[str, object]) -> UsageLine:
+    time, seconds, used = row["time"], row["gpu_seconds"], row["used_gpu_seconds"]
+    assert isinstance(time, datetime), "the schema of the table"
+    assert isinstance(seconds, int), "the schema of the table"
+    return UsageLine(
+        since=time.astimezone(UTC),
+        node=parse_node_name(str(row["node"])),
+        gpu_type=GpuType(str(row["gpu_type"])),
+        fate=Fate(row["fate"]),
+        owner=None
+        if row["team"] is None
+        else Owner(team=TeamName(str(row["team"])), project=str(row["project"] or "")),
+        job=str(row["job"]),
+        attempt=str(row["attempt"]),
+        cause=str(row["cause"]),
+        gpu_seconds=seconds,
+        used_gpu_seconds=used if isinstance(used, int) else None,
+    )
+
+
+# -- tables of the lake and the register of assets -> the usage ledger --
+
 
 _HOUR = timedelta(hours=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

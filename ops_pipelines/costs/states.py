@@ -1,7 +1,7 @@
 """What took nodes from the scheduler in a part of a month: incidents, rollouts, bookings, tests, probation, or nobody.
 
 Gathers from the ledger what we did, and from the lake what the scheduler said; whose second it is where several hold is
-`frames.usage.cut`'s. What nobody knows is said in notes, and is in no state.
+`costs.cut`'s. What nobody knows is said in notes, and is in no state.
 """
 
 import json
@@ -17,7 +17,7 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.rollout import IN_HAND, NodeStage, Rollout, RolloutNode
-from ops_pipelines.frames.usage.intervals import Condition, NodeState
+from ops_pipelines.costs.holds import Condition, NodeState
 from ops_pipelines.review.story.cost import done_at, spans_out
 from ops_pipelines.teams.desk import TeamsDesk
 
@@ -222,7 +222,7 @@ def _as_the_scheduler_says(
     part: BilledPart, desk: TeamsDesk, *, explained: Sequence[NodeState]
 ) -> tuple[list[NodeState], tuple[str, ...]]:
     """Return the hours in which a node was down or drained and nothing of ours says why, and what nobody knows."""
-    from ops_pipelines.frames.usage.scheduler_states import INVENTORY_COLUMNS, read_scheduler_states
+    from ops_pipelines.costs.holds import INVENTORY_COLUMNS, read_scheduler_states
 
     why: dict[NodeName, list[tuple[datetime, datetime | None]]] = {}
     for each in explained:

@@ -12,7 +12,7 @@ from ops_pipelines.core.entries import LedgerConflict
 from ops_pipelines.core.identity import digest_of
 from ops_pipelines.core.money import show_cents
 from ops_pipelines.core.notes import ON_CALL, Audience, Lane, Note, Severity, TellRules, body_of, next_time, quiet_end
-from ops_pipelines.domain.cost.budgets import BudgetAlert, BudgetStanding
+from ops_pipelines.costs.budgets import BudgetAlert, BudgetStanding
 
 SOURCE = "messages on budgets"
 _SEVERITY = {

@@ -11,18 +11,17 @@ from datetime import date, datetime, timedelta
 from ops_pipelines.core.money import Amount, Cents
 from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.domain.cost.budgets import Budget, BudgetStanding, judge_budget
-from ops_pipelines.domain.cost.lines import Held, LostHours
-from ops_pipelines.domain.cost.statement import Statement, make_statement
-from ops_pipelines.domain.cost.usage import PartUsage
-from ops_pipelines.flow.cost.lost_hours import LossAt, Losses, find_losses
-from ops_pipelines.flow.cost.usage import DayUsage, MonthUsage, part_of, usage_of
+from ops_pipelines.costs.budgets import Budget, BudgetStanding, judge_budget
+from ops_pipelines.costs.charges import LossAt, Losses, find_losses
+from ops_pipelines.costs.gather_usage import DayUsage, MonthUsage, part_of, usage_of
+from ops_pipelines.costs.statement import Held, LostHours, Statement, make_statement
+from ops_pipelines.costs.usage import PartUsage
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.teams.price import AssetCost, Installed, InstalledAsset, PriceModel, asset_cost
 
 _LEARNED_DAYS = 7
-"""How many days of the month before a forecast looks at, as `domain.cost.budgets` does."""
+"""How many days of the month before a forecast looks at, as `costs.budgets` does."""
 _DAY = timedelta(days=1)
 _MOMENT = timedelta(microseconds=1)
 
@@ -174,7 +173,7 @@ def _spent_by_day(
     days: Iterable[DayUsage], desk: TeamsDesk, *, losses: Collection[LossAt]
 ) -> dict[date, dict[TeamName, Cents]]:
     """Return what each team pays for each full local day."""
-    from ops_pipelines.frames.usage.months import days_of
+    from ops_pipelines.costs.usage import days_of
 
     prices, zone = desk.priced(), desk.zone
     found: dict[date, dict[TeamName, Cents]] = {}
@@ -208,7 +207,7 @@ def _spent_by_day(
 
 def _spent_before(month: CostMonth, desk: TeamsDesk) -> dict[date, dict[TeamName, Cents]]:
     """Return the same for the last days of the month before, as far as the register reaches."""
-    from ops_pipelines.frames.usage.months import days_of, month_at
+    from ops_pipelines.costs.usage import days_of, month_at
 
     before = month_at(month.begins_at - _MOMENT, zone=desk.zone)
     days = list(days_of(BilledPart(month=before, since=before.begins_at, until=before.ends_at), zone=desk.zone))

@@ -1,23 +1,89 @@
-"""Rows of job_allocations -> who held how many whole GPUs of which node from when to when, each attempt once.
-
-What a row cannot mean is kept as refused, with a reason; so is the time that an attempt claims after the job's next one
-had begun. Which GPUs are left for whom where claims collide is `cut`'s.
-"""
+"""Rows of the lake -> who held how many whole GPUs of which node, and what cuts the seconds of a node besides."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from fractions import Fraction
 from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ops_pipelines.core.identity import NodeName, parse_node_name
 from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.domain.cost.usage import NO_TEAM, Owner
+from ops_pipelines.costs.usage import NO_TEAM, Fate, Owner
 from ops_pipelines.lake.quantities import Refused
+from ops_pipelines.teams.price import InstalledNode
+
+# -- what the seconds of a node are cut by, beside its jobs --
+
+
+class Condition(Enum):
+    """Why GPUs that no job holds do not wait for one. Of several that hold, the first here counts."""
+
+    INCIDENT = "incident"
+    ROLLOUT = "rollout"
+    RESERVATION = "reservation"
+    """One of ours, for maintenance."""
+    TEST = "test"
+    PROBATION = "probation"
+    DOWN = "down"
+    """The scheduler says so, and nothing above explains it."""
+    DRAINED = "drained"
+    """As `DOWN`."""
+
+
+FATES = {
+    Condition.INCIDENT: Fate.BROKEN,
+    Condition.ROLLOUT: Fate.MAINTENANCE,
+    Condition.RESERVATION: Fate.MAINTENANCE,
+    Condition.TEST: Fate.OVERHEAD,
+    Condition.PROBATION: Fate.OVERHEAD,
+    Condition.DOWN: Fate.BROKEN,
+    Condition.DRAINED: Fate.BROKEN,
+}
+RANKS = {condition: rank for rank, condition in enumerate(Condition)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """Something took GPUs of a node from the scheduler."""
+
+    node: NodeName
+    condition: Condition
+    since: datetime
+    until: datetime | None
+    """None: it lasts."""
+    cause: str = ""
+    """Incident, rollout or reservation by name."""
+    gpu_count: int | None = None
+    """How many of its GPUs; None: all."""
+
+
+def check_installed(nodes: Iterable[InstalledNode]) -> None:
+    """Raise ValueError, naming every fault, where a node stands twice at one time: its hours would be paid twice."""
+    by_node: dict[NodeName, list[InstalledNode]] = {}
+    for each in nodes:
+        by_node.setdefault(each.node, []).append(each)
+    wrong = [fault for node in sorted(by_node) for fault in _overlaps(by_node[node])]
+    if wrong:
+        raise ValueError(f"installed twice: {'; '.join(wrong)}; expected each node once at any time")
+
+
+def _overlaps(stays: Sequence[InstalledNode]) -> list[str]:
+    ordered = sorted(stays, key=lambda each: each.since)
+    return [
+        f"{after.node} from {after.since:%Y-%m-%d %H:%M}, while it stands since {before.since:%Y-%m-%d %H:%M}"
+        for before, after in pairwise(ordered)
+        if before.until is None or after.since < before.until
+    ]
+
+
+# -- rows of job_allocations -> who held how many whole GPUs of which node from when to when --
+
 
 ALLOCATION_COLUMNS = (
     "job", "attempt", "node", "time", "name", "user", "account", "partition", "started_at", "ended_at", "gpu_count",
@@ -216,3 +282,40 @@ def _refused(row: Row, *, reason: str, detail: str) -> Refused:
         into="usage_ledger",
         at=at,
     )
+
+
+# -- rows of inventory -> what the scheduler said of nodes in an hour --
+
+
+INVENTORY_COLUMNS = ("node", "kind", "state")
+STORAGE_COLUMNS = ("device", "lustre_capacity_bytes")
+_TARGETS = "lustre:ost/"
+"""Where data is kept; clients tell the same space once more, and metadata targets hold no files."""
+
+
+def read_scheduler_states(inventory: pa.Table) -> Mapping[NodeName, Condition | None]:
+    """Return each node whose state is told, with what keeps it from work; None: nothing does."""
+    is_node = pc.and_(pc.equal(inventory["kind"], "node"), pc.is_valid(inventory["state"]))
+    found: dict[NodeName, Condition | None] = {}
+    for row in inventory.filter(is_node).select(list(INVENTORY_COLUMNS)).to_pylist():
+        marks = str(row["state"]).upper().split("+")
+        try:
+            node = parse_node_name(row["node"])
+        except ValueError:
+            continue
+        if "DOWN" in marks or "NOT_RESPONDING" in marks:
+            found[node] = Condition.DOWN
+        else:
+            found[node] = Condition.DRAINED if "DRAIN" in marks else None
+    return found
+
+
+def read_storage_bytes(storage: pa.Table) -> int:
+    """Return the capacity of the file systems that rows name, each target once."""
+    targets = storage.filter(pc.starts_with(storage["device"], _TARGETS))
+    by_target: dict[str, float] = {}
+    for row in targets.select(list(STORAGE_COLUMNS)).to_pylist():
+        size = row["lustre_capacity_bytes"]
+        if size is not None and size >= 0:
+            by_target[row["device"]] = max(size, by_target.get(row["device"], 0.0))
+    return round(sum(by_target.values()))

@@ -1,17 +1,17 @@
-"""What became of each installed GPU-second: a job's, idle, broken, in maintenance, overhead. Each in exactly one line.
+"""What became of each installed GPU-second, and the months and days that are paid for."""
 
-Values and sums only. Which second is whose is found out by `frames.usage`; what it costs is `statement`'s. Used and
-wasted stand beside the allocated and are no lines: a team pays for what it held.
-"""
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, tzinfo
 from enum import Enum
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.core.periods import BilledPart
+from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.lake.rates import day_begins, days_between
+
+# -- what became of each installed GPU-second --
+
 
 NO_TEAM = TeamName("unknown team")
 """Who pays for a job whose account nobody said."""
@@ -162,3 +162,29 @@ def join_usage(part: BilledPart, pieces: Iterable[PartUsage]) -> PartUsage:
             )
     order = sorted(sums, key=lambda key: (key[0].names, key[1]))
     return PartUsage(part=part, installed=installed, by_bearer={key: sums[key] for key in order})
+
+
+# -- local months --
+
+
+def cost_month(year: int, month: int, *, zone: tzinfo) -> CostMonth:
+    """Return one month of the zone's clock; ValueError for a month that is none."""
+    following = (year + month // 12, month % 12 + 1)
+    return CostMonth(
+        year=year,
+        month=month,
+        begins_at=day_begins(date(year, month, 1), zone=zone),
+        ends_at=day_begins(date(*following, 1), zone=zone),
+    )
+
+
+def month_at(at: datetime, *, zone: tzinfo) -> CostMonth:
+    """Return the month that holds this time."""
+    local = at.astimezone(zone)
+    return cost_month(local.year, local.month, zone=zone)
+
+
+def days_of(part: BilledPart, *, zone: tzinfo) -> Iterator[tuple[date, BilledPart]]:
+    """Yield the local days of a part of a month, 23 to 25 hours each; the first and last as far as they are in it."""
+    for day, since, until in days_between(part.since, part.until, zone=zone):
+        yield day, BilledPart(month=part.month, since=since, until=until)

@@ -1,6 +1,6 @@
 """A statement as rows of FOCUS, the FinOps Open Cost and Usage Specification, version 1.4, dataset Cost and Usage.
 
-Values by column; types and files are `frames.usage.focus_table`'s, and which columns are required stands in
+Values by column; types and files are `costs.focus_table`'s, and which columns are required stands in
 catalogue/focus_columns.csv. What FOCUS has no word for stands in columns of our own, `x_...`.
 
 What we state is internal: list, contracted, billed and effective cost are one amount. Unit prices are left out: cents
@@ -15,8 +15,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from ops_pipelines.core.money import Amount, Cents, show_cents
-from ops_pipelines.domain.cost.lines import Line, Service
-from ops_pipelines.domain.cost.statement import Statement
+from ops_pipelines.costs.statement import Line, Service, Statement
 from ops_pipelines.teams.price import BYTES_PER_TIB, JOULES_PER_KWH
 
 FOCUS_VERSION = "1.4"

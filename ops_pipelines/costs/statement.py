@@ -1,22 +1,160 @@
-"""The statement of a part of a month: who bears how many cents, so that the lines add up to the cost of the assets.
-
-Sharing out alone. What the assets cost is `price`'s, what became of the GPUs `usage`'s. Every share is by largest
-remainder with ties to the smaller name, so that the same facts give the same cents in whatever order they come.
-Broken, idle and maintained hours bear their own share at the rate of all installed hours: no team pays for them, and
-nobody pays for them twice.
-"""
+"""The statement of a part of a month: its lines, credits, and who bears how many cents, so that they add up."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from fractions import Fraction
 
 from ops_pipelines.core.money import Amount, Cents, share_cents
 from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.cost.credits import credit_lines
-from ops_pipelines.domain.cost.lines import OPERATOR, Held, Line, LostHours, Service, StoredBytes
-from ops_pipelines.domain.cost.usage import Bearer, Fate, Owner, PartUsage
+from ops_pipelines.costs.usage import Bearer, Fate, Owner, PartUsage, Used
 from ops_pipelines.teams.price import AssetCost, Item
+
+# -- lines of a statement --
+
+
+OPERATOR = Bearer(fate=Fate.OVERHEAD)
+"""Who bears what nobody can be told to have caused."""
+Held = tuple[Bearer, GpuType]
+"""Who, on GPUs of which type."""
+
+
+class Service(Enum):
+    """What a line is for."""
+
+    GPU = "gpu"
+    ENERGY = "energy"
+    NETWORK = "network"
+    STORAGE = "storage"
+    CREDIT = "credit"
+    """What a team gets back: below 0."""
+    INCIDENT_CREDIT = "x_incident_credit"
+    """The same amount, borne by the operator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line. What it counts is GPU-seconds; joules for energy, byte-seconds for storage."""
+
+    service: Service
+    bearer: Bearer
+    gpu_type: GpuType
+    """Empty: of no type, or of the only one."""
+    quantity: Amount
+    cents: Cents
+    cause: str = ""
+    """The incident that a credit is for."""
+    credited: Owner | None = None
+    """Of the operator's line for a credit: who gets it."""
+    used: Used | None = None
+    """Of GPU lines: what of it was used."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What lines are sorted by."""
+        credited = ("", "") if self.credited is None else (self.credited.team, self.credited.project)
+        return self.service.value, *self.bearer.names, self.gpu_type, self.cause, *credited
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostHours:
+    """GPU-seconds of a team that one of our own incidents made worthless."""
+
+    owner: Owner
+    gpu_type: GpuType
+    incident: str
+    gpu_seconds: int
+
+    def __post_init__(self) -> None:
+        if not self.incident or self.gpu_seconds < 0:
+            raise ValueError(
+                f"{self.owner.team}: {self.gpu_seconds} GPU-seconds lost to {self.incident!r}; "
+                "expected 0 or more, and an incident"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBytes:
+    """What a team's files took."""
+
+    owner: Owner
+    byte_seconds: int
+
+
+# -- what a team gets back for hours that our own incidents made worthless --
+
+
+_FOR_WORK = (Service.GPU, Service.ENERGY, Service.NETWORK)
+
+
+def credit_lines(
+    charged: Sequence[Line], gpu_seconds: Mapping[Held, int], lost: Sequence[LostHours]
+) -> tuple[list[Line], tuple[LostHours, ...]]:
+    """Return the credits, each with the operator's line, and the hours that nothing was paid for.
+
+    An hour is credited at what the team paid for its hours of this type on average, energy and network with it.
+    """
+    wanted: dict[tuple[Owner, GpuType], dict[str, int]] = {}
+    for each in lost:
+        incidents = wanted.setdefault((each.owner, each.gpu_type), {})
+        incidents[each.incident] = incidents.get(each.incident, 0) + each.gpu_seconds
+    lines: list[Line] = []
+    refused: list[LostHours] = []
+    for owner, gpu_type in sorted(wanted):
+        held = (Bearer(fate=Fate.ALLOCATED, owner=owner), gpu_type)
+        asked = wanted[owner, gpu_type]
+        granted = _granted(asked, had=gpu_seconds.get(held, 0))
+        refused += [
+            LostHours(owner=owner, gpu_type=gpu_type, incident=incident, gpu_seconds=seconds - granted[incident])
+            for incident, seconds in sorted(asked.items())
+            if seconds > granted[incident]
+        ]
+        for credit in _worth(granted, held=held, had=gpu_seconds.get(held, 0), charged=charged):
+            lines += [credit, _borne_by_operator(credit)]
+    return lines, tuple(refused)
+
+
+def _granted(asked: Mapping[str, int], *, had: int) -> dict[str, int]:
+    """Return the GPU-seconds of each incident that are credited: no more together than there were."""
+    granted: dict[str, int] = {}
+    for incident, seconds in sorted(asked.items()):
+        granted[incident] = min(seconds, had - sum(granted.values()))
+    return granted
+
+
+def _worth(granted: Mapping[str, int], *, held: Held, had: int, charged: Sequence[Line]) -> list[Line]:
+    paid = sum(line.cents for line in charged if (line.bearer, line.gpu_type) == held and line.service in _FOR_WORK)
+    # What was not lost has the empty name, which no incident has.
+    shares = share_cents(Cents(paid), {**granted, "": had - sum(granted.values())}) if had else {}
+    return [
+        Line(
+            service=Service.CREDIT,
+            bearer=held[0],
+            gpu_type=held[1],
+            quantity=seconds,
+            cents=Cents(-shares[incident]),
+            cause=incident,
+        )
+        for incident, seconds in granted.items()
+        if seconds
+    ]
+
+
+def _borne_by_operator(credit: Line) -> Line:
+    return Line(
+        service=Service.INCIDENT_CREDIT,
+        bearer=OPERATOR,
+        gpu_type=credit.gpu_type,
+        quantity=credit.quantity,
+        cents=Cents(-credit.cents),
+        cause=credit.cause,
+        credited=credit.bearer.owner,
+    )
+
+
+# -- the statement of a part of a month --
+
 
 _HOUR_SECONDS = 3_600
 _BY_GPU = (Item.CAPEX, Item.SUPPORT, Item.SPACE)

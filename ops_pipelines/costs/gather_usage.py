@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from ops_pipelines.core.cluster import HOUR, hour_of
 from ops_pipelines.core.periods import BilledPart, CostMonth, month_to_date, whole_month
-from ops_pipelines.domain.cost.lines import Held
-from ops_pipelines.domain.cost.usage import NO_TEAM, PartUsage, join_usage
-from ops_pipelines.flow.cost.owners import OwnerReader
-from ops_pipelines.flow.cost.states import FoundStates, find_states
+from ops_pipelines.costs.charges import OwnerReader
+from ops_pipelines.costs.statement import Held
+from ops_pipelines.costs.states import FoundStates, find_states
+from ops_pipelines.costs.usage import NO_TEAM, PartUsage, join_usage
 from ops_pipelines.teams.desk import NoTeams, TeamsDesk
 from ops_pipelines.teams.price import InstalledAsset
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.usage.attempts import AttemptFaults
+    from ops_pipelines.costs.checks import AttemptFaults
     from ops_pipelines.lake.quantities import Refused
 
 _REFUSED_SHOWN = 200
@@ -105,7 +105,7 @@ def part_of(month: CostMonth, *, now: datetime) -> BilledPart:
 
 def usage_of(part: BilledPart, desk: TeamsDesk) -> MonthUsage:
     """Return what became of what was installed in a part of a month. Raises LakeError, LedgerError and NoTeams."""
-    from ops_pipelines.frames.usage.months import days_of
+    from ops_pipelines.costs.usage import days_of
 
     if not desk.installed:
         raise NoTeams("cluster.yaml names no nodes under `racks`; without a register of nodes no hour can be counted")
@@ -140,10 +140,9 @@ class _Reading:
 
     def read_day(self, day: date, part: BilledPart) -> DayUsage:
         """Read one day of the lake and keep its sums."""
-        from ops_pipelines.frames.usage.attempts import find_attempt_faults
-        from ops_pipelines.frames.usage.energy import EFFICIENCY_COLUMNS, read_energy
-        from ops_pipelines.frames.usage.holds import ALLOCATION_COLUMNS
-        from ops_pipelines.frames.usage.ledger import read_usage
+        from ops_pipelines.costs.checks import EFFICIENCY_COLUMNS, find_attempt_faults, read_energy
+        from ops_pipelines.costs.holds import ALLOCATION_COLUMNS
+        from ops_pipelines.costs.usage_ledger import read_usage
 
         lake = self.desk.lake
         # A part may begin within an hour of UTC, as days of India do: the rows of that hour are both days'.
@@ -193,7 +192,7 @@ def _storage_byte_seconds(part: BilledPart, desk: TeamsDesk) -> int:
     """Return how much storage stood there: its size once an hour, times the hour; 0 where storage has no price."""
     if desk.prices is None or not desk.prices.cents_per_tib_month:
         return 0
-    from ops_pipelines.frames.usage.scheduler_states import STORAGE_COLUMNS, read_storage_bytes
+    from ops_pipelines.costs.holds import STORAGE_COLUMNS, read_storage_bytes
 
     total, size, hour = 0, 0, hour_of(part.since)
     while hour < part.until:

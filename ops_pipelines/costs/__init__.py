@@ -1,0 +1,1 @@
+"""What became of each installed GPU-second, what it cost, and who pays for it."""
