@@ -21,13 +21,12 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
 from ops_pipelines.core.proposal import TeamName, Terms
-from ops_pipelines.domain.quota.allocation import allocate
-from ops_pipelines.domain.quota.demand import DemandDay
-from ops_pipelines.domain.quota.memory import fair_demand, remember
-from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
-from ops_pipelines.domain.quota.replay import Replay, replay
-from ops_pipelines.domain.quota.today import Today
-from ops_pipelines.frames.demand.recorded import RecordedDemand, read_recorded
+from ops_pipelines.quotas.allocation import allocate
+from ops_pipelines.quotas.demand import DemandDay, fair_demand, remember
+from ops_pipelines.quotas.rebalance import rebalance, wished_quotas
+from ops_pipelines.quotas.replay import Replay, replay
+from ops_pipelines.quotas.today import Today
+from ops_pipelines.quotas.wanted.recorded import RecordedDemand, read_recorded
 from ops_pipelines.teams.settings import RebalanceSettings
 
 HELIOS = Path(__file__).parents[2] / "shared" / "data" / "helios_earth" / "hourly_gpu_by_team.parquet"

@@ -45,7 +45,7 @@ def carry_out_quotas(
     context: dg.OpExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]
 ) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
     """Do with today's proposal what the policy consents to, and report it as `applied_quotas`."""
-    from ops_pipelines.flow.quota.mornings_work import carry_out_proposal
+    from ops_pipelines.quotas.daily_work import carry_out_proposal
 
     day = teams_desk.clock.now().astimezone(teams_desk.zone).date()
     done = carry_out_proposal(day, teams_desk, lease=lease_of_run(context, teams_desk.cluster))
@@ -71,7 +71,7 @@ def set_quotas_schedule(
 
     What a run was asked for is known by its tag: Dagster compares a schedule's run keys within one tick alone.
     """
-    from ops_pipelines.flow.quota.mornings_work import turn_of
+    from ops_pipelines.quotas.daily_work import turn_of
 
     if names_no_teams():
         return dg.SkipReason(_NO_TEAMS)

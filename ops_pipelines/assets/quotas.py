@@ -18,7 +18,7 @@ from ops_pipelines.launched_by import WITHOUT_LOGIN, login_behind
 from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
-    from ops_pipelines.flow.quota.mornings_work import Done
+    from ops_pipelines.quotas.daily_work import Done
 
 GROUP = "quotas"
 PROPOSING_JOB = "rebalance_quotas"
@@ -31,7 +31,7 @@ QUOTA_DAYS = dg.DailyPartitionsDefinition(start_date=FIRST_HOUR[:10], timezone="
 @dg.asset(group_name=GROUP, deps=["gpu_demand"], partitions_def=QUOTA_DAYS, pool=POOL, code_version="1")
 def gpu_quotas(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> dg.Output[None]:
     """What each team's quota should be from this morning on, why, and what it would be without the change."""
-    from ops_pipelines.flow.quota.mornings_work import make_proposal
+    from ops_pipelines.quotas.daily_work import make_proposal
 
     made = make_proposal(day_of(context), teams_desk, now=teams_desk.clock.now(), actor=proposed_by(context))
     proposal = made.proposed.proposal
@@ -86,7 +86,7 @@ def day_of(context: dg.AssetExecutionContext) -> date:
 def _shown(
     proposal: QuotaProposal, *, state: str, used: Mapping[tuple[TeamName, GpuType], float]
 ) -> dict[str, dg.MetadataValue]:
-    from ops_pipelines.flow.quota.changes_in_words import list_changes
+    from ops_pipelines.quotas.changes import list_changes
     from ops_pipelines.report.pictures.bars import draw_quotas
     from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 

@@ -6,8 +6,7 @@ import dagster as dg
 
 from ops_pipelines.assets.tables import table
 from ops_pipelines.checks.data_quality import hours_to_judge
-from ops_pipelines.flow.quota.demand import TABLE
-from ops_pipelines.flow.quota.demand_rules import declared_teams
+from ops_pipelines.quotas.gather_demand import TABLE, declared_teams
 from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ _NAMED_AT_MOST = 3
 def teams_are_declared(
     context: dg.AssetCheckExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]
 ) -> dg.AssetCheckResult:
-    from ops_pipelines.frames.demand.gathered import active_teams
+    from ops_pipelines.quotas.wanted.gathered import active_teams
 
     hours = hours_to_judge(context, dg.AssetKey(TABLE))
     active: set[str] = set()

@@ -10,7 +10,7 @@ from datetime import date
 import dagster as dg
 
 from ops_pipelines.assets.quotas import gpu_quotas as gpu_quotas_asset
-from ops_pipelines.domain.quota.proposal_proof import PROOFS
+from ops_pipelines.quotas.proof import PROOFS
 from ops_pipelines.teams.desk import TeamsDesk
 
 
@@ -24,7 +24,7 @@ def quota_proofs(
     context: dg.AssetCheckExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]
 ) -> Iterable[dg.AssetCheckResult]:
     """Proves the day's proposal, whatever its state says, and refuses it for good if a proof contradicts it."""
-    from ops_pipelines.flow.quota.mornings_work import prove_day
+    from ops_pipelines.quotas.daily_work import prove_day
 
     proved = prove_day(_day_of(context), teams_desk)
     for name in PROOFS:

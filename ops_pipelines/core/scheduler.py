@@ -1,5 +1,6 @@
 """The workload manager: what nodes and jobs are doing, its limits and settings, and the commands that move jobs."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -190,3 +191,28 @@ class SchedulerSettings(Protocol):
         Raises SourceUnavailable or SourceNonsense where not even these can be read.
         """
         ...
+
+
+_ENDLESS = frozenset({"unlimited", "infinite", "-1"})
+
+
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the seconds of Slurm's `7-00:00:00`, `01:00:00` or `30`, which is minutes; None for no limit.
+
+    Raises ValueError for what is no time.
+    """
+    word = text.strip().lower()
+    if word in _ENDLESS:
+        return None
+    match = _TIME.fullmatch(word)
+    if match is None:
+        raise ValueError(f"{text[:40]!r} is no time; expected 1-00:00:00, 01:00:00 or minutes")
+    first, second, third = (int(match[name] or 0) for name in ("first", "second", "third"))
+    if match["days"] is not None:
+        return float(int(match["days"]) * 86400 + first * 3600 + second * 60 + third)
+    if match["second"] is None:
+        return first * 60.0
+    return first * 3600.0 + second * 60 + third if match["third"] is not None else first * 60.0 + second

@@ -163,10 +163,10 @@ def backtest(
     of days), peak_coverage_90, bound_to_peak_ratio (median), origins (windows); null where there is nothing to
     divide by. pooled is what the program uses.
     """
-    from ops_pipelines.frames.demand.recorded_rows import RefusedDemand
     from ops_pipelines.frames.forecast.backtest import TooShort
     from ops_pipelines.frames.forecast.backtest import backtest as judge
     from ops_pipelines.frames.forecast.recorded_peaks import read_peaks
+    from ops_pipelines.quotas.wanted.recorded import RefusedDemand
     from ops_pipelines.terminal.capacity_tables import print_backtest
     from ops_pipelines.terminal.tables import console
 

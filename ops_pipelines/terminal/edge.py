@@ -48,7 +48,7 @@ def _exit_code_of(problem: Exception) -> ExitCode | None:
     from ops_pipelines.core.record import StatementFilesError
     from ops_pipelines.core.sources import SourceError
     from ops_pipelines.costs.gather_usage import NothingYet
-    from ops_pipelines.flow.quota.changes import ApplyRefused
+    from ops_pipelines.quotas.changes import ApplyRefused
     from ops_pipelines.remediate.by_hand import ByHandRefused
     from ops_pipelines.resources.backup import BackupError
     from ops_pipelines.simulator.twin import TwinError

@@ -7,11 +7,10 @@ from difflib import get_close_matches
 from ops_pipelines.core.proposal import GpuType, ProposalId, ProposalRecord, ProposalState, QuotaProposal, TeamName
 from ops_pipelines.core.quota_limits import Change
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.flow.quota.in_force import in_force_before, limit_of
-from ops_pipelines.flow.quota.mornings_work import newest_of
-from ops_pipelines.flow.quota.proposing import propose
-from ops_pipelines.flow.quota.quota_rows import used_in
-from ops_pipelines.flow.quota.reclaim_today import Reclaims, reclaims_of
+from ops_pipelines.quotas.changes import in_force_before, limit_of
+from ops_pipelines.quotas.daily_work import newest_of
+from ops_pipelines.quotas.propose import propose, used_in
+from ops_pipelines.quotas.reclaim import Reclaims, reclaims_of
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.desk import TeamsDesk

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.proposal import ProposalId, ProposalRecord, ProposalState
-from ops_pipelines.flow.quota.quota_rows import Used, used_in
 from ops_pipelines.pages.index import Tile
 from ops_pipelines.pages.quotas import QuotaMatter, moved_gpus, next_step, write_quotas
+from ops_pipelines.quotas.propose import Used, used_in
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.terminal.teams_at_hand import NotThere
 

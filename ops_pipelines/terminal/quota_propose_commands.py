@@ -1,6 +1,6 @@
 """`ops-pipelines quota propose`, `diff`, `apply`, `undo`, `explain`, `history`: today's quotas, and a person's yes.
 
-What is proposed is `flow.quota.proposing`'s, what is set `flow.quota.applying`'s; the shape of answers stands in
+What is proposed is `quotas.propose`'s, what is set `quotas.apply`'s; the shape of answers stands in
 `quota_views`, their print in `quota_tables`.
 """
 
@@ -40,8 +40,8 @@ def propose(
     [gpu_type, installed, broken, in_rollouts, kept_back, supply], notes, contradictions, demand_until,
     known_hour_ratio.
     """
-    from ops_pipelines.flow.quota.mornings_work import make_proposal
-    from ops_pipelines.flow.quota.proposing import propose as propose_quotas
+    from ops_pipelines.quotas.daily_work import make_proposal
+    from ops_pipelines.quotas.propose import propose as propose_quotas
     from ops_pipelines.remediate.by_hand import ByHandRefused
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.quota_answers import day_named
@@ -114,8 +114,8 @@ def apply(
     \b
     JSON with --dry-run: cluster, proposal, state, changes, hindrances, warnings; else as of one in `quota history`.
     """
-    from ops_pipelines.flow.quota.applying import apply as apply_quotas
-    from ops_pipelines.flow.quota.applying import preview
+    from ops_pipelines.quotas.apply import apply as apply_quotas
+    from ops_pipelines.quotas.apply import preview
     from ops_pipelines.teams.settings import LimitsOn
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.quota_answers import find_proposal, view_preview
@@ -146,7 +146,7 @@ def undo(
     json: AsJson = False,
 ) -> None:
     """Set what stood there before the newest applied proposal, in your name. What runs goes on."""
-    from ops_pipelines.flow.quota.applying import undo as undo_quotas
+    from ops_pipelines.quotas.apply import undo as undo_quotas
     from ops_pipelines.terminal.quota_answers import find_proposal
 
     desk = open_desk(ctx, cluster_file)
@@ -236,7 +236,7 @@ def _day(text: str | None, desk: "TeamsDesk") -> "date":
 def _tell(record: "ProposalRecord", desk: "TeamsDesk", *, as_json: bool) -> None:
     """Say what became of a proposal; half-way is a system that did not answer, nothing done a refusal."""
     from ops_pipelines.core.proposal import ProposalState
-    from ops_pipelines.flow.quota.quota_rows import store_lines, used_in
+    from ops_pipelines.quotas.propose import store_lines, used_in
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.quota_views import view_history
     from ops_pipelines.terminal.tables import console, print_lines

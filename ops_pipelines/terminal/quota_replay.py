@@ -1,6 +1,6 @@
 """`ops-pipelines quota replay`: how the daily rebalancing would have served recorded demand, beside other policies.
 
-Reads files; touches no cluster. The policies are `domain.quota.replay`'s, the file is read by `frames.demand.recorded`.
+Reads files; touches no cluster. The policies are `quotas.replay`'s, the file is read by `quotas.wanted.recorded`.
 """
 
 import csv
@@ -17,7 +17,7 @@ from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
     from ops_pipelines.core.proposal import TeamName
-    from ops_pipelines.domain.quota.replay import Replay
+    from ops_pipelines.quotas.replay import Replay
 
 _GUARANTEE_RATIO = 0.5
 _WORDS = {
@@ -52,7 +52,7 @@ def quota_replay(
     guarantee_violation_gpu_hours, churn_ratio_per_day, churn_ratio_max, reversals, jain,
     worst_team {team, unserved_ratio}; gain_ratio (null where nothing could be gained).
     """
-    from ops_pipelines.frames.demand.recorded_rows import RefusedDemand
+    from ops_pipelines.quotas.wanted.recorded import RefusedDemand
 
     try:
         found = _replayed(demand, guarantees, timezone=timezone, is_carried=carry)
@@ -67,8 +67,8 @@ def quota_replay(
 
 def _replayed(demand: Path, guarantees: Path | None, *, timezone: str, is_carried: bool) -> "Replay":
     from ops_pipelines.core.proposal import Terms
-    from ops_pipelines.domain.quota.replay import replay
-    from ops_pipelines.frames.demand.recorded import MissingHours, read_recorded
+    from ops_pipelines.quotas.replay import replay
+    from ops_pipelines.quotas.wanted.recorded import MissingHours, read_recorded
     from ops_pipelines.teams.settings import RebalanceSettings
 
     missing = MissingHours.CARRY if is_carried else MissingHours.REFUSE
@@ -83,7 +83,7 @@ def _replayed(demand: Path, guarantees: Path | None, *, timezone: str, is_carrie
 def _guarantees(file: Path | None, capacity: "Mapping[TeamName, float]") -> "Mapping[TeamName, float]":
     """Return what each team is owed. Raises RefusedDemand with every fault of the file."""
     from ops_pipelines.core.proposal import TeamName
-    from ops_pipelines.frames.demand.recorded_rows import RefusedDemand
+    from ops_pipelines.quotas.wanted.recorded import RefusedDemand
 
     if file is None:
         return {team: gpus * _GUARANTEE_RATIO for team, gpus in capacity.items()}
@@ -112,7 +112,7 @@ def _guarantees(file: Path | None, capacity: "Mapping[TeamName, float]") -> "Map
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
-    from ops_pipelines.frames.demand.recorded_rows import RefusedDemand
+    from ops_pipelines.quotas.wanted.recorded import RefusedDemand
 
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:  # Spreadsheets write a byte order mark.

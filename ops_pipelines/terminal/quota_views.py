@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ops_pipelines.core.proposal import GpuType, ProposalRecord, ProposedQuota, QuotaProposal, TeamName
-from ops_pipelines.flow.quota.reclaim_today import Reclaim
+from ops_pipelines.quotas.reclaim import Reclaim
 
 Used = Mapping[tuple[TeamName, GpuType], float]
 

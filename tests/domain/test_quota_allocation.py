@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from ops_pipelines.core.proposal import TeamName, Terms
-from ops_pipelines.domain.quota.allocation import Granted, allocate
-from ops_pipelines.domain.quota.water_filling import pour
+from ops_pipelines.quotas.allocation import Granted, allocate, pour
 
 NEAR = 1e-6
 GPUS = st.integers(min_value=0, max_value=64).map(float)

@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import TeamName, Terms
-from ops_pipelines.domain.quota.allocation import Sharing, allocate
-from ops_pipelines.domain.quota.demand import DemandDay
-from ops_pipelines.domain.quota.fair_debt import chance_factor, standings_of, weight_factor
-from ops_pipelines.domain.quota.memory import remember
-from ops_pipelines.domain.quota.queue_chance import queue_chance
+from ops_pipelines.quotas.allocation import Sharing, allocate
+from ops_pipelines.quotas.demand import DemandDay, queue_chance, remember
+from ops_pipelines.quotas.today import chance_factor, standings_of, weight_factor
 from ops_pipelines.teams.settings import RebalanceSettings
 
 NEAR = 1e-9

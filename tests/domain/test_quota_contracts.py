@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
-from ops_pipelines.domain.quota.allocation import allocate
+from ops_pipelines.quotas.allocation import allocate
 from ops_pipelines.teams.contracts import (
     Agreements,
     Contract,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.domain.quota.dominant_share import Wish, share_out
+from ops_pipelines.quotas.allocation import Wish, share_out
 
 A, B = TeamName("a"), TeamName("b")
 NEAR = 1e-6

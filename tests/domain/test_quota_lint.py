@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
-from ops_pipelines.domain.quota.allocation import allocate
-from ops_pipelines.domain.quota.capacity import Capacity
-from ops_pipelines.domain.quota.quota_lint import find_missing_accounts, lint_quotas
+from ops_pipelines.quotas.allocation import allocate
+from ops_pipelines.quotas.lint import find_missing_accounts, lint_quotas
+from ops_pipelines.quotas.today import Capacity
 from ops_pipelines.teams.contracts import Agreements, Contract, Remark, RemarkKind, Remarks
 from ops_pipelines.teams.projects import Project
 

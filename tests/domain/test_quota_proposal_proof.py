@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import GpuType, ProposedQuota, QuotaProposal, SupplyLine, TeamName, Terms
-from ops_pipelines.domain.quota.proposal_proof import PROOFS, ProofInputs
-from ops_pipelines.domain.quota.proposing import headline_of_lines, propose_lines
-from ops_pipelines.domain.quota.queue_chance import queue_chance
-from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
-from ops_pipelines.domain.quota.today import Today
+from ops_pipelines.quotas.demand import queue_chance
+from ops_pipelines.quotas.proof import PROOFS, ProofInputs
+from ops_pipelines.quotas.proposing import headline_of_lines, propose_lines
+from ops_pipelines.quotas.rebalance import rebalance, wished_quotas
+from ops_pipelines.quotas.today import Today
 from ops_pipelines.teams.settings import QuotaPolicy, RebalanceSettings
 
 A, B, C, ORG = TeamName("a"), TeamName("b"), TeamName("c"), TeamName("org")

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from ops_pipelines.core.proposal import TeamName, Terms
-from ops_pipelines.domain.quota.queue_chance import queue_chance
-from ops_pipelines.domain.quota.reasons import counterfactual_of, moves_in_words, reason_of
-from ops_pipelines.domain.quota.today import QuotaLine, Rebalanced
+from ops_pipelines.quotas.demand import queue_chance
+from ops_pipelines.quotas.rebalance import counterfactual_of, moves_in_words, reason_of
+from ops_pipelines.quotas.today import QuotaLine, Rebalanced
 
 
 def line(

@@ -10,14 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
-from ops_pipelines.domain.quota.demand import DemandDay
-from ops_pipelines.domain.quota.fair_debt import debts_of
-from ops_pipelines.domain.quota.launches import Launches, launches_on
-from ops_pipelines.domain.quota.memory import fair_demand, remember
-from ops_pipelines.domain.quota.queue_chance import QueueChance, queue_chance
-from ops_pipelines.domain.quota.rebalance import rebalance, wished_quotas
-from ops_pipelines.domain.quota.replay import replay
-from ops_pipelines.domain.quota.today import Rebalanced, Today
+from ops_pipelines.quotas.demand import (
+    DemandDay,
+    Launches,
+    QueueChance,
+    fair_demand,
+    launches_on,
+    queue_chance,
+    remember,
+)
+from ops_pipelines.quotas.rebalance import rebalance, wished_quotas
+from ops_pipelines.quotas.replay import replay
+from ops_pipelines.quotas.today import Rebalanced, Today, debts_of
 from ops_pipelines.teams.projects import Project
 from ops_pipelines.teams.settings import RebalanceSettings
 

@@ -21,9 +21,8 @@ from ops_pipelines.core.quota_limits import (
     TypedLimits,
 )
 from ops_pipelines.core.sources import SourceError, SourceRefused, SourceUnavailable
-from ops_pipelines.flow.quota.applying import SETTLED_AFTER, apply, preview, settle, undo
-from ops_pipelines.flow.quota.changes import ApplyRefused, changes_of, witness
-from ops_pipelines.flow.quota.hand import PAUSE_SECONDS, READ_COUNT
+from ops_pipelines.quotas.apply import PAUSE_SECONDS, READ_COUNT, SETTLED_AFTER, apply, preview, settle, undo
+from ops_pipelines.quotas.changes import ApplyRefused, changes_of, witness
 from ops_pipelines.teams.contracts import Contract
 from ops_pipelines.teams.settings import LimitsOn, QuotaFreeze
 from tests.flow.quota_stage import (

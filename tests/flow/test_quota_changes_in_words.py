@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import GpuType, ProposedQuota, TeamName
-from ops_pipelines.flow.quota.changes_in_words import list_changes
+from ops_pipelines.quotas.changes import list_changes
 
 INLINE = 890
 

@@ -13,10 +13,10 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import AccountingPage, SourceUnavailable
-from ops_pipelines.flow.quota.demand import FilledDemand, demand_days_of, demand_of_day, fill_demand
-from ops_pipelines.frames.demand.hourly import NUMBERS
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.quotas.gather_demand import FilledDemand, demand_days_of, demand_of_day, fill_demand
+from ops_pipelines.quotas.wanted.hourly import NUMBERS
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.past_demand import DEMO_PLAN, past_demand
 from ops_pipelines.teams.contracts import Agreements, Contract

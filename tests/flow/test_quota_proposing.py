@@ -12,13 +12,12 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.proposal import GpuType, ProposalState, ProposedQuota, TeamName, Terms
 from ops_pipelines.core.quota_limits import QuotaChange
-from ops_pipelines.flow.quota.morning import NoProposal
-from ops_pipelines.flow.quota.mornings_work import Outcome, carry_out_proposal, make_proposal, prove_day
-from ops_pipelines.flow.quota.proposing import Proposed, keep, propose
-from ops_pipelines.flow.quota.quota_rows import TABLE
-from ops_pipelines.frames.demand.gpu_types import GpuTypes
-from ops_pipelines.frames.demand.job_sizes import COLUMNS, JobSize, regular_sizes
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.quotas.daily_work import Outcome, carry_out_proposal, make_proposal, prove_day
+from ops_pipelines.quotas.morning import NoProposal
+from ops_pipelines.quotas.propose import TABLE, Proposed, keep, propose
+from ops_pipelines.quotas.wanted.gathered import COLUMNS, JobSize, regular_sizes
+from ops_pipelines.quotas.wanted.held import GpuTypes
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.teams.contracts import Agreements, Contract
 from ops_pipelines.teams.desk import NoTeams

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, Workload
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.flow.quota.reclaim import LEAST_RUN, Preemption, ReclaimReport, report_reclaim
+from ops_pipelines.quotas.reclaim import LEAST_RUN, Preemption, ReclaimReport, report_reclaim
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -10,8 +10,7 @@ from ops_pipelines.core.observation import Checkpointing, Workload
 from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.core.scheduler import SettingsRead, Values
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.flow.quota.reclaim import Preemption, preemption_of
-from ops_pipelines.flow.quota.reclaim_today import Reclaim, reclaims_of
+from ops_pipelines.quotas.reclaim import Preemption, Reclaim, preemption_of, reclaims_of
 from ops_pipelines.simulator.scenario import JobSpec
 from ops_pipelines.teams.contracts import Agreements, Contract
 from tests.flow.quota_mornings import PRODUCT, RESEARCH, SCIENCE, QuotaStage, agreements

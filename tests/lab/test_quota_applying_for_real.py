@@ -12,8 +12,8 @@ from ops_pipelines.core.proposal import GpuType, ProposalId, ProposalState
 from ops_pipelines.core.quota_limits import ALL_TYPES, QuotaChange, Quotas
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
-from ops_pipelines.flow.quota.applying import apply, preview, undo
-from ops_pipelines.flow.quota.changes import ApplyRefused
+from ops_pipelines.quotas.apply import apply, preview, undo
+from ops_pipelines.quotas.changes import ApplyRefused
 from ops_pipelines.resources.slurm.quotas import SlurmQuotas
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 from ops_pipelines.teams.desk import TeamsDesk

@@ -11,7 +11,7 @@ from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.plan import STEPS, IncidentPlan, Order, ProvedPlan
 from ops_pipelines.core.proof import PROVER_VERSION, ActProof, CheckedPlan, Proof, QuotaProof
 from ops_pipelines.core.proposal import QuotaProposal
-from ops_pipelines.domain.quota.proposal_proof import PROOFS as QUOTA_PROOFS
+from ops_pipelines.quotas.proof import PROOFS as QUOTA_PROOFS
 from ops_pipelines.remediate.act_proof import ACT_CHECKS
 from ops_pipelines.remediate.plan_proof import PROOFS
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
-from ops_pipelines.domain.quota.capacity import Capacity
-from ops_pipelines.domain.quota.quota_lint import lint_quotas
+from ops_pipelines.quotas.lint import lint_quotas
+from ops_pipelines.quotas.today import Capacity
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.config.team_models import ContractModel, ProjectModel, TeamModel, TeamsModel

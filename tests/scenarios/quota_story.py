@@ -18,10 +18,10 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import ProposalRecord, QuotaProposal, TeamName, Terms
 from ops_pipelines.core.quota_limits import QuotaChange
-from ops_pipelines.flow.quota.morning import NoProposal
-from ops_pipelines.flow.quota.mornings_work import carry_out_proposal, make_proposal
-from ops_pipelines.flow.quota.proposing import propose
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.quotas.daily_work import carry_out_proposal, make_proposal
+from ops_pipelines.quotas.morning import NoProposal
+from ops_pipelines.quotas.propose import propose
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.simulator.scenario import JobSpec
 from ops_pipelines.teams.contracts import Agreements, Contract

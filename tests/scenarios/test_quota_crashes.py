@@ -13,7 +13,7 @@ import pytest
 
 from ops_pipelines.core.proposal import ProposalId, ProposalRecord, ProposalState, TeamName
 from ops_pipelines.core.quota_limits import Change, QuotaChange
-from ops_pipelines.flow.quota.applying import SETTLED_AFTER, apply, settle, undo
+from ops_pipelines.quotas.apply import SETTLED_AFTER, apply, settle, undo
 from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow.quota_stage import FIRST_LIMITS, ME, PLATFORM, PROPOSED, PassingOn, QuotaStage, morning
 from tests.ports.ledger_samples import NO_LIMIT

@@ -11,11 +11,9 @@ from datetime import date
 from enum import Enum
 from fnmatch import fnmatchcase
 
-from ops_pipelines.core.scheduler import SettingsRead, Values
+from ops_pipelines.core.scheduler import SettingsRead, Values, seconds_of
 
 _NOTHING = frozenset({"", "(null)", "none", "n/a", "unset"})
-_ENDLESS = frozenset({"unlimited", "infinite", "-1"})
-_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 
 
 class Scope(Enum):
@@ -105,25 +103,6 @@ def find_policy_faults(
     for row in rows:
         findings += judge.judge(row)
     return PolicyFindings(findings=tuple(findings), unknown=tuple(dict.fromkeys(judge.unknown)))
-
-
-def seconds_of(text: str) -> float | None:
-    """Return the seconds of Slurm's `7-00:00:00`, `01:00:00` or `30`, which is minutes; None for no limit.
-
-    Raises ValueError for what is no time.
-    """
-    word = text.strip().lower()
-    if word in _ENDLESS:
-        return None
-    match = _TIME.fullmatch(word)
-    if match is None:
-        raise ValueError(f"{text[:40]!r} is no time; expected 1-00:00:00, 01:00:00 or minutes")
-    first, second, third = (int(match[name] or 0) for name in ("first", "second", "third"))
-    if match["days"] is not None:
-        return float(int(match["days"]) * 86400 + first * 3600 + second * 60 + third)
-    if match["second"] is None:
-        return first * 60.0
-    return first * 3600.0 + second * 60 + third if match["third"] is not None else first * 60.0 + second
 
 
 class _Judge:

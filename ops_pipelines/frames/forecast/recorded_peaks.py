@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.frames.demand.recorded_rows import RecordedRows, RefusedDemand, read_rows
 from ops_pipelines.frames.forecast.daily_peaks import DailyPeaks, Floats, without_caps
 from ops_pipelines.frames.forecast.treated_days import WHOLE_RATIO, edges, fill, look_renamed
 from ops_pipelines.lake.rates import LocalDay, days_of
+from ops_pipelines.quotas.wanted.recorded import RecordedRows, RefusedDemand, read_rows
 
 _HOUR = 3600
 # Assumption: no team wants more; with numbers near the largest float sums overflow.

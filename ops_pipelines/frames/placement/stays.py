@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from ops_pipelines.core.identity import NodeName, Topology
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.domain.placement.standing import Stay
-from ops_pipelines.frames.demand.unended import with_running
 from ops_pipelines.frames.placement.recorded_times import Row, number_of, refuse, rows_of, text_of, time_of
 from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.lake.quantities import Refused
+from ops_pipelines.quotas.wanted.held import with_running
 
 ACCOUNTING_COLUMNS = (
     "job", "attempt", "time", "name", "user", "account", "partition", "state", "reason", "submitted_at",

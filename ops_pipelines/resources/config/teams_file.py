@@ -1,7 +1,7 @@
 """Reads teams.yaml: what was agreed with teams, as domain values, or every fault of the file with its line and remedy.
 
 How YAML is read strictly is `strict_yaml`'s, the shape of the file `team_models`'. Whether the cluster can keep what
-was agreed depends on the day and on its GPUs: `domain.quota.quota_lint`.
+was agreed depends on the day and on its GPUs: `quotas.lint`.
 """
 
 import math

@@ -23,7 +23,7 @@ from ops_pipelines.core.proposal import (
     QuotaProposal,
     SentChange,
 )
-from ops_pipelines.domain.quota.proposal_proof import PROOFS
+from ops_pipelines.quotas.proof import PROOFS
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger.chain import ChainWriter, ProposalChange, ProposalStanding
 from ops_pipelines.resources.ledger.evidence import digest_document, read_document, read_lease, write_document

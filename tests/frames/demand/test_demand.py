@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.frames.demand.array_tasks import MOST_TASKS, read_tasks
-from ops_pipelines.frames.demand.daily import demand_days, sum_days
-from ops_pipelines.frames.demand.gpu_types import GpuTypes
-from ops_pipelines.frames.demand.hourly import SCHEMA, DemandRules, HourlyDemand, read_demand
-from ops_pipelines.frames.demand.wait_reasons import Counts, find_reason, read_wait_reasons
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.quotas.wanted.attempts import MOST_TASKS, read_tasks
+from ops_pipelines.quotas.wanted.daily import demand_days, sum_days
+from ops_pipelines.quotas.wanted.held import GpuTypes
+from ops_pipelines.quotas.wanted.hourly import SCHEMA, DemandRules, HourlyDemand, read_demand
+from ops_pipelines.quotas.wanted.waits import Counts, find_reason, read_wait_reasons
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 H100, A100 = GpuType("h100"), GpuType("a100")
