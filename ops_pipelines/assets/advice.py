@@ -12,7 +12,7 @@ import dagster as dg
 from ops_pipelines.assets.hours import FIRST_HOUR, ONE_RUN, POOL
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.periods import week_of
-from ops_pipelines.flow.advice.report import AdviceReport, FollowedUp
+from ops_pipelines.efficiency.kept import AdviceReport, FollowedUp
 from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "advice"
@@ -32,10 +32,8 @@ ADVICE_WEEKS = dg.WeeklyPartitionsDefinition(start_date=FIRST_HOUR[:10], day_off
 )
 def efficiency_advice(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> dg.Output[None]:
     """What each team could do better: evidence and counter-evidence, the gain, what to change, and was it done."""
-    from ops_pipelines.flow.advice.finding import find_advice
-    from ops_pipelines.flow.advice.follow_up import follow_up, week_to_follow
-    from ops_pipelines.flow.advice.kept import keep
-    from ops_pipelines.flow.advice.sending import send
+    from ops_pipelines.efficiency.kept import follow_up, keep, week_to_follow
+    from ops_pipelines.efficiency.week import find_advice, send
 
     week = week_of(context.partition_time_window.end.astimezone(UTC)).before
     report = find_advice(week, teams_desk, on_step=lambda step: context.log.info("reading %s", step))
@@ -49,8 +47,7 @@ def describe_advice(
     report: AdviceReport, followed: Sequence[FollowedUp], *, told_count: int
 ) -> Mapping[str, dg.MetadataValue]:
     """Return what the asset's page shows. Job names and paths are users' words: cells hold no Markdown."""
-    from ops_pipelines.flow.advice.sending import shown_gain
-    from ops_pipelines.flow.advice.words import sentences
+    from ops_pipelines.efficiency.week import sentences, shown_gain
     from ops_pipelines.report.markdown import escape_markdown
 
     def safe(text: str) -> str:

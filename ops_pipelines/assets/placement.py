@@ -12,8 +12,8 @@ import dagster as dg
 from ops_pipelines.assets.hours import ONE_RUN, POOL
 from ops_pipelines.assets.quotas import QUOTA_DAYS
 from ops_pipelines.assets.tables import count, table
-from ops_pipelines.domain.placement.day import PlacementDay
-from ops_pipelines.flow.placement.report import PlacementReport, report_of_day
+from ops_pipelines.efficiency.placement.day import PlacementDay
+from ops_pipelines.efficiency.placement.report import PlacementReport, report_of_day
 from ops_pipelines.report.markdown import escape_markdown
 from ops_pipelines.teams.desk import TeamsDesk
 

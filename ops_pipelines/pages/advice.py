@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.advice.weighing import shown_bytes
+from ops_pipelines.efficiency.advice import shown_bytes
 from ops_pipelines.pages.amounts import hours
 from ops_pipelines.pages.render import render
 from ops_pipelines.pages.rollouts import clipped

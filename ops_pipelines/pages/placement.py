@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from ops_pipelines.domain.placement.day import PlacementDay
-from ops_pipelines.domain.placement.queue_times import QueueTimes, SizeClass
-from ops_pipelines.domain.placement.straddling import Straddle
-from ops_pipelines.flow.placement.report import PlacementReport
+from ops_pipelines.efficiency.placement.day import PlacementDay
+from ops_pipelines.efficiency.placement.report import PlacementReport
+from ops_pipelines.efficiency.placement.straddling import Straddle
+from ops_pipelines.efficiency.placement.waits import QueueTimes, SizeClass
 from ops_pipelines.pages.amounts import gpus, hours, part_of, span
 from ops_pipelines.pages.placement_tables import ROWS, tables_of
 from ops_pipelines.pages.render import render

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.placement.day import PlacementDay
-from ops_pipelines.domain.placement.straddling import Straddle
+from ops_pipelines.efficiency.placement.day import PlacementDay
+from ops_pipelines.efficiency.placement.straddling import Straddle
 from ops_pipelines.pages.amounts import gpus, hours, span
 from ops_pipelines.pages.rollouts import clipped
 

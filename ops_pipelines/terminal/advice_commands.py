@@ -11,7 +11,7 @@ from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ops_pipelines.flow.advice.report import AdviceReport
+    from ops_pipelines.efficiency.kept import AdviceReport
 
 _NAMED = 200
 
@@ -38,7 +38,7 @@ def advice(
     from rich.console import Console
 
     from ops_pipelines.core.periods import parse_week, week_of
-    from ops_pipelines.flow.advice.finding import find_advice
+    from ops_pipelines.efficiency.week import find_advice
     from ops_pipelines.terminal.advice_views import of_team, view_advice
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.wiring import open_teams_desk
@@ -75,8 +75,7 @@ def _refuse_unknown(team: str, declared: Collection[str]) -> None:
 
 def print_advice(out: "Console", report: "AdviceReport") -> None:
     """Print the sentences, what is said, and how much is withheld for which reason."""
-    from ops_pipelines.flow.advice.sending import shown_gain
-    from ops_pipelines.flow.advice.words import sentences
+    from ops_pipelines.efficiency.week import sentences, shown_gain
     from ops_pipelines.terminal.tables import printable
 
     def show(text: str, *, style: str | None = None) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from ops_pipelines.core.periods import Week, parse_week, week_of
-from ops_pipelines.flow.advice.kept import TABLE
+from ops_pipelines.efficiency.kept import TABLE
 from ops_pipelines.pages.advice import AdviceMatter, AdviceRow, gain_gpu_hours, write_advice
 from ops_pipelines.pages.amounts import hours
 from ops_pipelines.pages.index import Tile

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ops_pipelines.flow.advice.report import AdviceReport
+from ops_pipelines.efficiency.kept import AdviceReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

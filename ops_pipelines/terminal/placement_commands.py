@@ -33,7 +33,7 @@ def placement(
     """
     from datetime import timedelta
 
-    from ops_pipelines.flow.placement.report import report_of_day
+    from ops_pipelines.efficiency.placement.report import report_of_day
     from ops_pipelines.resources.config.files import read_cluster
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.placement_tables import print_placement

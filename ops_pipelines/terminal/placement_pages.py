@@ -5,7 +5,7 @@ from datetime import date, datetime, timedelta
 
 from ops_pipelines.core.cluster import hour_of
 from ops_pipelines.costs.gather_usage import NothingYet
-from ops_pipelines.flow.placement.report import PlacementReport, report_of_day
+from ops_pipelines.efficiency.placement.report import PlacementReport, report_of_day
 from ops_pipelines.pages.amounts import hours
 from ops_pipelines.pages.index import Tile
 from ops_pipelines.pages.placement import PlacementMatter, stranded_gpu_hours, write_placement

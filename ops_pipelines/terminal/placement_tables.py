@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ops_pipelines.domain.placement.fragmentation import Fit
+from ops_pipelines.efficiency.placement.fragmentation import Fit
 from ops_pipelines.terminal.placement_views import PlacementView
 from ops_pipelines.terminal.tables import first_of, moment, print_fields, print_lines, printable
 

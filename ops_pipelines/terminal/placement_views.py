@@ -6,11 +6,10 @@ Field names are JSON keys: renaming one breaks the scripts of operators.
 from dataclasses import dataclass
 from datetime import datetime
 
-from ops_pipelines.domain.placement.backfill import Hole
-from ops_pipelines.domain.placement.fragmentation import Fit, HourIndex
-from ops_pipelines.domain.placement.queue_times import QueueTimes, Reversal
-from ops_pipelines.domain.placement.scheduler_policy import PolicyFinding
-from ops_pipelines.flow.placement.report import PlacementReport
+from ops_pipelines.efficiency.placement.fragmentation import Fit, HourIndex
+from ops_pipelines.efficiency.placement.report import PlacementReport
+from ops_pipelines.efficiency.placement.scheduler_policy import PolicyFinding
+from ops_pipelines.efficiency.placement.waits import Hole, QueueTimes, Reversal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from ops_pipelines.frames.efficiency.rules import (
+from ops_pipelines.efficiency.use.rules import (
     FEATURES,
     STRAGGLER_FEATURES,
     VERDICTS,

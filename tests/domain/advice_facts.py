@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.domain.advice.advice import Advice, AdviceKind, Confidence, Finding, Gain, Withheld
-from ops_pipelines.domain.advice.work import Attempt, JobWork, NodeFailures, UseHours
+from ops_pipelines.efficiency.advice import Advice, AdviceKind, Confidence, Finding, Gain, Withheld
+from ops_pipelines.efficiency.work import Attempt, JobWork, NodeFailures, UseHours
 
 SINCE = datetime(2026, 11, 16, tzinfo=UTC)
 UNTIL = datetime(2026, 11, 23, tzinfo=UTC)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.core.identity import NodeName, Place
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.domain.placement.standing import Absence, Away, Machine, Stay, Waiting
+from ops_pipelines.efficiency.placement.standing import Absence, Away, Machine, Stay, Waiting
 
 DAY = datetime(2026, 11, 20, tzinfo=UTC)
 END = DAY + timedelta(days=1)

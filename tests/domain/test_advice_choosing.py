@@ -8,12 +8,20 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.domain.advice.advice import Advice, AdviceKind, Gain, one_line, subject_of_jobs
-from ops_pipelines.domain.advice.choosing import Said, choose
-from ops_pipelines.domain.advice.following import Followed, judge_following
-from ops_pipelines.domain.advice.judging import judge, measure
-from ops_pipelines.domain.advice.ladder import IdleAttempt, LadderStep, due_step, ending_command
-from ops_pipelines.domain.advice.work import Attempt, JobWork, NodeFailures, Saves, UseHours
+from ops_pipelines.efficiency.advice import (
+    Advice,
+    AdviceKind,
+    Followed,
+    Gain,
+    Said,
+    choose,
+    judge_following,
+    one_line,
+    subject_of_jobs,
+)
+from ops_pipelines.efficiency.advice_on_holding import IdleAttempt, LadderStep, due_step, ending_command
+from ops_pipelines.efficiency.judge import judge, measure
+from ops_pipelines.efficiency.work import Attempt, JobWork, NodeFailures, Saves, UseHours
 from ops_pipelines.teams.settings import AdviceSettings, LadderSettings
 from tests.domain.advice_facts import FAILURES, SINCE, UNTIL, advice, used, work
 

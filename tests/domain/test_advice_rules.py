@@ -7,13 +7,21 @@ import pytest
 
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.domain.advice.advice import Advice, AdviceKind, Confidence
-from ops_pipelines.domain.advice.allocation import judge_gpu_type, judge_idle
-from ops_pipelines.domain.advice.checkpoints import best_interval_hours, judge_interval, judge_saving, lost_ratio
-from ops_pipelines.domain.advice.limits import judge_memory, judge_wall_time
-from ops_pipelines.domain.advice.storage import FileGroup, judge_files
-from ops_pipelines.domain.advice.throughput import judge_batch, judge_communication, judge_input, judge_straggler
-from ops_pipelines.domain.advice.work import NodeFailures, Saves
+from ops_pipelines.efficiency.advice import Advice, AdviceKind, Confidence
+from ops_pipelines.efficiency.advice_on_holding import judge_gpu_type, judge_idle, judge_memory, judge_wall_time
+from ops_pipelines.efficiency.advice_on_running import (
+    FileGroup,
+    best_interval_hours,
+    judge_batch,
+    judge_communication,
+    judge_files,
+    judge_input,
+    judge_interval,
+    judge_saving,
+    judge_straggler,
+    lost_ratio,
+)
+from ops_pipelines.efficiency.work import NodeFailures, Saves
 from ops_pipelines.teams.settings import AdviceSettings
 from tests.domain.advice_facts import FAILURES, GIB, SINCE, UNTIL, attempt, outcome, used, work
 

@@ -8,13 +8,18 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.domain.placement.broken_domains import find_broken_domains
-from ops_pipelines.domain.placement.consolidation import find_node_hints
-from ops_pipelines.domain.placement.fragmentation import Fit, Within, find_fits, index_by_hour, index_of
-from ops_pipelines.domain.placement.occupancy import Occupancy, stands_at
-from ops_pipelines.domain.placement.standing import Absence, Away, Stay, needed, whole
-from ops_pipelines.domain.placement.straddling import CostClass, Level, Traffic, find_straddles
-from ops_pipelines.domain.placement.stranded import NO_NODE, StrandRules, Why, find_stranded
+from ops_pipelines.efficiency.placement.fragmentation import (
+    Fit,
+    Within,
+    find_broken_domains,
+    find_fits,
+    find_node_hints,
+    index_by_hour,
+    index_of,
+)
+from ops_pipelines.efficiency.placement.standing import Absence, Away, Occupancy, Stay, needed, stands_at, whole
+from ops_pipelines.efficiency.placement.straddling import CostClass, Level, Traffic, find_straddles
+from ops_pipelines.efficiency.placement.stranded import NO_NODE, StrandRules, Why, find_stranded
 from tests.domain.placement_cluster import DAY, END, at, away, machine, nvl_racks, stay, two_racks
 
 MACHINES = two_racks()

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import NodeName, Place
-from ops_pipelines.domain.placement.backfill import Need, find_backfill_hints, find_holes
-from ops_pipelines.domain.placement.broken_domains import find_broken_domains
-from ops_pipelines.domain.placement.free_runs import FreeRuns
-from ops_pipelines.domain.placement.standing import Absence, Away, Machine, Stay, Waiting
-from ops_pipelines.domain.placement.straddling import find_straddles
+from ops_pipelines.efficiency.placement.fragmentation import find_broken_domains
+from ops_pipelines.efficiency.placement.room import FreeRuns
+from ops_pipelines.efficiency.placement.standing import Absence, Away, Machine, Stay, Waiting
+from ops_pipelines.efficiency.placement.straddling import find_straddles
+from ops_pipelines.efficiency.placement.waits import Need, find_backfill_hints, find_holes
 from tests.domain import placement_by_definition as definition
 from tests.domain.placement_cluster import DAY, at, away, stay, waiting
 

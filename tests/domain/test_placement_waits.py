@@ -5,18 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.domain.placement.backfill import ENOUGH_RUNS, Need, find_backfill_hints, find_holes, needs_of
-from ops_pipelines.domain.placement.day import PlacementDay, describe
-from ops_pipelines.domain.placement.queue_times import (
+from ops_pipelines.efficiency.placement.day import PlacementDay, describe
+from ops_pipelines.efficiency.placement.standing import Away, Stay, Waiting
+from ops_pipelines.efficiency.placement.straddling import find_straddles
+from ops_pipelines.efficiency.placement.waits import (
+    ENOUGH_RUNS,
+    Need,
     SizeClass,
+    find_backfill_hints,
+    find_holes,
     find_queue_times,
     find_reversals,
     longest_queue,
+    needs_of,
     quantile,
     size_of,
 )
-from ops_pipelines.domain.placement.standing import Away, Stay, Waiting
-from ops_pipelines.domain.placement.straddling import find_straddles
 from tests.domain.placement_cluster import DAY, END, at, away, machine, stay, two_racks, waiting
 
 HOUR = 3600.0

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from ops_pipelines.core.scheduler import SettingsRead, seconds_of
-from ops_pipelines.domain.placement.scheduler_policy import ClusterFacts, PolicyFindings, find_policy_faults
-from ops_pipelines.frames.placement.policy_rows import read_scheduler_policy
+from ops_pipelines.efficiency.placement.rows import read_scheduler_policy
+from ops_pipelines.efficiency.placement.scheduler_policy import ClusterFacts, PolicyFindings, find_policy_faults
 from tests.domain.placement_cluster import DAY
 
 GOOD = {

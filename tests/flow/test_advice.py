@@ -7,12 +7,9 @@ import pytest
 
 from ops_pipelines.core.notes import Audience, KeptNote
 from ops_pipelines.core.periods import Week
-from ops_pipelines.domain.advice.advice import AdviceKind
-from ops_pipelines.domain.advice.following import Followed
-from ops_pipelines.flow.advice.finding import find_advice
-from ops_pipelines.flow.advice.follow_up import follow_up
-from ops_pipelines.flow.advice.kept import keep, told_in
-from ops_pipelines.flow.advice.sending import send
+from ops_pipelines.efficiency.advice import AdviceKind, Followed
+from ops_pipelines.efficiency.kept import follow_up, keep, told_in
+from ops_pipelines.efficiency.week import find_advice, send
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.teams.settings import AdviceSettings
 from tests.flow.advice_stage import HOUR, WEEK, AdviceStage, Job

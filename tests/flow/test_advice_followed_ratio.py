@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from ops_pipelines.flow.advice.kept import JUDGED_WEEKS, LEAST_JUDGED, followed_ratio
+from ops_pipelines.efficiency.kept import JUDGED_WEEKS, LEAST_JUDGED, followed_ratio
 from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow.capacity_stage import QUARTER, CapacityStage, at
 from tests.flow.cost_stage import RowsLake

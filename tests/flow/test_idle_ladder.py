@@ -10,7 +10,7 @@ import pytest
 
 from ops_pipelines.core.notes import Audience
 from ops_pipelines.core.observation import JobState, Workload
-from ops_pipelines.flow.advice.idle_ladder import walk_ladder
+from ops_pipelines.efficiency.idle_ladder import walk_ladder
 from ops_pipelines.teams.settings import AdviceSettings, LadderSettings
 from tests.flow.advice_stage import HOUR, WEEK, AdviceStage, Job
 

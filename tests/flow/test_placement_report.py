@@ -13,10 +13,10 @@ from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.core.quota_limits import Quotas
 from ops_pipelines.costs.gather_usage import NothingYet
-from ops_pipelines.domain.placement.queue_times import SizeClass
-from ops_pipelines.domain.placement.straddling import CostClass, Level
-from ops_pipelines.domain.placement.stranded import Why
-from ops_pipelines.flow.placement.report import PlacementReport, placement_report, report_of_day
+from ops_pipelines.efficiency.placement.report import PlacementReport, placement_report, report_of_day
+from ops_pipelines.efficiency.placement.straddling import CostClass, Level
+from ops_pipelines.efficiency.placement.stranded import Why
+from ops_pipelines.efficiency.placement.waits import SizeClass
 from ops_pipelines.lake.accounting import read_ended, read_held, read_waiting
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.accounting import SimulatedAccounting

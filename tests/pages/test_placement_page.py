@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.domain.placement.fragmentation import HourIndex
-from ops_pipelines.domain.placement.stranded import Stranded, StrandedGpus, Why
-from ops_pipelines.flow.placement.report import PlacementReport, placement_report
+from ops_pipelines.efficiency.placement.fragmentation import HourIndex
+from ops_pipelines.efficiency.placement.report import PlacementReport, placement_report
+from ops_pipelines.efficiency.placement.stranded import Stranded, StrandedGpus, Why
 from ops_pipelines.pages.placement import PlacementMatter, write_placement
 from tests.flow.placement_stage import DAY, END, GANG, SMALL, desk_of
 

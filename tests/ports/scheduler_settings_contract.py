@@ -9,8 +9,8 @@ from typing import Protocol
 import pytest
 
 from ops_pipelines.core.scheduler import SchedulerSettings, Values
-from ops_pipelines.domain.placement.scheduler_policy import ClusterFacts, Scope, find_policy_faults
-from ops_pipelines.frames.placement.policy_rows import read_scheduler_policy
+from ops_pipelines.efficiency.placement.rows import read_scheduler_policy
+from ops_pipelines.efficiency.placement.scheduler_policy import ClusterFacts, Scope, find_policy_faults
 
 LEAST = ("ClusterName", "SchedulerType", "PriorityType", "PreemptType", "PreemptMode")
 """Settings of the cluster without which hardly a row of the catalogue can be judged."""

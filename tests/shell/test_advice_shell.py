@@ -12,8 +12,8 @@ from rich.console import Console
 
 from ops_pipelines.assets.advice import describe_advice, efficiency_advice
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.domain.advice.advice import one_line
-from ops_pipelines.flow.advice.report import AdviceReport
+from ops_pipelines.efficiency.advice import one_line
+from ops_pipelines.efficiency.kept import AdviceReport
 from ops_pipelines.resources.config.advice_section import read_advice_settings
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.flow.placement.report import PlacementReport, placement_report
+from ops_pipelines.efficiency.placement.report import PlacementReport, placement_report
 from ops_pipelines.lake.quantities import Refused
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

@@ -15,7 +15,7 @@ from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.costs.states import FoundStates, find_states
 from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.flow.placement.report import absences_of
+from ops_pipelines.efficiency.placement.report import absences_of
 from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
@@ -144,9 +144,14 @@ def _put_out(book: "DayBook", desk: TeamsDesk) -> None:
 
 
 def _put_stranded(book: "DayBook", desk: TeamsDesk, *, found: FoundStates, known: Iterable[int]) -> None:
+    from ops_pipelines.efficiency.placement.rows import (
+        ACCOUNTING_COLUMNS,
+        ALLOCATION_COLUMNS,
+        INVENTORY_COLUMNS,
+        read_machines,
+        read_stays,
+    )
     from ops_pipelines.frames.peaks.out import put_stranded
-    from ops_pipelines.frames.placement.machines import INVENTORY_COLUMNS, read_machines
-    from ops_pipelines.frames.placement.stays import ACCOUNTING_COLUMNS, ALLOCATION_COLUMNS, read_stays
 
     lake, topology, since = desk.lake, desk.observatory.topology, book.start - _LOOK_BACK
     ended = lake.read("job_accounting", start=since, end=book.end + _ENDS_WITHIN, columns=ACCOUNTING_COLUMNS)

@@ -10,7 +10,7 @@ from ops_pipelines.domain.capacity.planning import PlanInputs, make_plan
 from ops_pipelines.domain.capacity.refresh import judge_batches
 from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.domain.capacity.room import drawn_watts, find_room
-from ops_pipelines.flow.advice.kept import followed_ratio
+from ops_pipelines.efficiency.kept import followed_ratio
 from ops_pipelines.flow.capacity.batches import gather_batches
 from ops_pipelines.flow.capacity.past import Past, read_past
 from ops_pipelines.teams.desk import TeamsDesk

@@ -13,8 +13,7 @@ from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.costs.usage import Fate
 from ops_pipelines.costs.usage_ledger import UsageLedger
 from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.domain.placement.occupancy import Occupancy
-from ops_pipelines.domain.placement.standing import Absence, Machine, Stay
+from ops_pipelines.efficiency.placement.standing import Absence, Machine, Occupancy, Stay
 from ops_pipelines.frames.peaks.day_book import DayBook
 from ops_pipelines.lake.rates import HOUR
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ops_pipelines.domain.advice.storage import FileGroup
-from ops_pipelines.frames.advice.listing import COLUMNS, group_files, read_listing
+from ops_pipelines.efficiency.advice_on_running import FileGroup
+from ops_pipelines.efficiency.other_rows import COLUMNS, group_files, read_listing
 from ops_pipelines.lake.quantities import WrongKind
 from ops_pipelines.teams.settings import AdviceSettings
 

@@ -9,9 +9,9 @@ from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.core.sources import Declared
-from ops_pipelines.domain.advice.work import JobWork
-from ops_pipelines.frames.advice.saves import read_saves
-from ops_pipelines.frames.advice.work import (
+from ops_pipelines.efficiency.other_rows import read_saves
+from ops_pipelines.efficiency.work import JobWork
+from ops_pipelines.efficiency.work_rows import (
     ACCOUNTING,
     ALLOCATIONS,
     EFFICIENCY,

@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.core.identity import NodeName, Place
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.domain.placement.standing import Absence, Away, Machine, Stay
+from ops_pipelines.efficiency.placement.standing import Absence, Away, Machine, Stay
 from ops_pipelines.frames.peaks.day_book import DayBook
 from ops_pipelines.frames.peaks.gpus import put_gpus
 from ops_pipelines.frames.peaks.out import put_stranded

@@ -7,10 +7,18 @@ import pyarrow as pa
 import pytest
 
 from ops_pipelines.core.identity import NodeName, Place, Topology
-from ops_pipelines.frames.placement.machines import INVENTORY_COLUMNS, read_machines
-from ops_pipelines.frames.placement.past_runs import elapsed_of, traffic_of
-from ops_pipelines.frames.placement.stays import ACCOUNTING_COLUMNS, ALLOCATION_COLUMNS, StaysRead, read_stays
-from ops_pipelines.frames.placement.waits import WaitsRead, read_waits
+from ops_pipelines.efficiency.placement.rows import (
+    ACCOUNTING_COLUMNS,
+    ALLOCATION_COLUMNS,
+    INVENTORY_COLUMNS,
+    StaysRead,
+    WaitsRead,
+    elapsed_of,
+    read_machines,
+    read_stays,
+    read_waits,
+    traffic_of,
+)
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES
 

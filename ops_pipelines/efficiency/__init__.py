@@ -1,0 +1,1 @@
+"""What jobs and teams could do better, by evidence; where jobs stand, what is stranded, who waits."""
