@@ -18,11 +18,10 @@ from bench.forecast_peers import lines as peer_lines
 from bench.forecast_series import MadeUp, day_to_day, make_up
 from bench.forecast_weeks import by_distance, is_kept
 from bench.forecast_weeks import lines as week_lines
-from ops_pipelines.frames.forecast.backtest import Backtest, backtest
-from ops_pipelines.frames.forecast.daily_peaks import DailyPeaks
-from ops_pipelines.frames.forecast.methods import COMBINED, LAST_VALUE, SEASONAL_NAIVE
-from ops_pipelines.frames.forecast.recorded_peaks import read_peaks
-from ops_pipelines.frames.forecast.windows import judged_origins
+from ops_pipelines.capacity.forecast.ahead import Backtest, backtest
+from ops_pipelines.capacity.forecast.methods import COMBINED, LAST_VALUE, SEASONAL_NAIVE
+from ops_pipelines.capacity.forecast.recorded_peaks import read_peaks
+from ops_pipelines.capacity.forecast.windows import DailyPeaks, judged_origins
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 PUBLIC = (
@@ -129,10 +128,10 @@ _FORECAST = """
 import resource, time
 from datetime import date
 from bench.forecast_series import make_up
-from ops_pipelines.domain.capacity.outlook import LEVELS
-from ops_pipelines.frames.forecast.ahead import forecast_peaks
-from ops_pipelines.frames.forecast.by_week import forecast_weeks
-from ops_pipelines.frames.forecast.daily_peaks import without_caps
+from ops_pipelines.capacity.model import LEVELS
+from ops_pipelines.capacity.forecast.ahead import forecast_peaks
+from ops_pipelines.capacity.forecast.by_week import forecast_weeks
+from ops_pipelines.capacity.forecast.windows import without_caps
 gpus = make_up(series_count=500, day_count=1095, seed=7).gpus
 series = without_caps([str(number) for number in range(500)], date(2023, 1, 1), gpus)
 begun = time.perf_counter()
@@ -143,7 +142,7 @@ print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_m
 _IMPORT = """
 import time, pandas
 begun = time.perf_counter()
-import ops_pipelines.frames.forecast.ahead
+import ops_pipelines.capacity.forecast.ahead
 print(time.perf_counter() - begun)
 """
 

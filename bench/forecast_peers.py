@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.forecast_series import make_up
-from ops_pipelines.frames.forecast.daily_peaks import without_caps
-from ops_pipelines.frames.forecast.methods import COMBINED
-from ops_pipelines.frames.forecast.outlook import Outlook
-from ops_pipelines.frames.forecast.rolling import roll
+from ops_pipelines.capacity.forecast.methods import COMBINED
+from ops_pipelines.capacity.forecast.outlook import Outlook, roll
+from ops_pipelines.capacity.forecast.windows import without_caps
 
 Floats = NDArray[np.float64]
 _FIRST_DAY = date(2023, 1, 1)

@@ -16,12 +16,12 @@ from ops_pipelines.assets.history import DAYS
 from ops_pipelines.assets.history import GROUP as HISTORY
 from ops_pipelines.assets.hours import FIRST_HOUR, HOURS, POOL, hour_of_key
 from ops_pipelines.assets.weekly_review import WEEKS
+from ops_pipelines.capacity.model import QUARTER_MONTHS, first_day_of, quarter_of
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import ApprovalWay
 from ops_pipelines.core.identity import PlanId, parse_node_name
 from ops_pipelines.core.lake import LakeKeeper
 from ops_pipelines.core.periods import week_of
-from ops_pipelines.domain.capacity.quarters import QUARTER_MONTHS, first_day_of, quarter_of
 from ops_pipelines.flow.people import orders
 from ops_pipelines.launched_by import launched_by
 from ops_pipelines.quota_jobs import QUOTA_JOBS, QUOTA_SCHEDULES

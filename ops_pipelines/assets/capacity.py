@@ -13,9 +13,9 @@ from pydantic import Field
 from ops_pipelines.assets.capacity_pages import describe_forecast, describe_report
 from ops_pipelines.assets.hours import FIRST_HOUR, POOL
 from ops_pipelines.assets.tables import table
-from ops_pipelines.domain.capacity.plan import CapacityForecast, CapacityPlan
-from ops_pipelines.domain.capacity.quarters import first_day_of, quarter_of
-from ops_pipelines.flow.capacity.past import Completeness
+from ops_pipelines.capacity.model import first_day_of, quarter_of
+from ops_pipelines.capacity.past import Completeness
+from ops_pipelines.capacity.plan import CapacityForecast, CapacityPlan
 from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "capacity"
@@ -59,8 +59,8 @@ def capacity_forecast(
     context: dg.AssetExecutionContext, config: CapacityConfig, teams_desk: dg.ResourceParam[TeamsDesk]
 ) -> Iterator[dg.Output[CapacityForecast] | dg.AssetCheckResult]:
     """Peaks by week for a year ahead, with planned projects, and what will be usable; how sure both are."""
-    from ops_pipelines.flow.capacity.forecasting import forecast_from
-    from ops_pipelines.flow.capacity.past import catch_up, read_past
+    from ops_pipelines.capacity.forecasting import forecast_from
+    from ops_pipelines.capacity.past import catch_up, read_past
 
     as_of = day_of(context.partition_key, config)
     for day in catch_up(teams_desk, as_of=as_of):
@@ -78,10 +78,9 @@ def capacity_plan(
     context: dg.AssetExecutionContext, capacity_forecast: CapacityForecast, teams_desk: dg.ResourceParam[TeamsDesk]
 ) -> dg.Output[CapacityPlan]:
     """What runs short when, what to order by when, what else could be done; kept as the quarter's report."""
-    from ops_pipelines.flow.capacity.kept import keep_page, keep_report, kept_as, kept_report
-    from ops_pipelines.flow.capacity.planning import plan_quarter
-    from ops_pipelines.flow.capacity.reporting import report_on
-    from ops_pipelines.flow.capacity.watching import warn_of_changes
+    from ops_pipelines.capacity.forecasting import plan_quarter
+    from ops_pipelines.capacity.hindsight import keep_page, keep_report, kept_as, kept_report
+    from ops_pipelines.capacity.reporting import report_on, warn_of_changes
     from ops_pipelines.pages.capacity import page_of
 
     plan = plan_quarter(teams_desk, capacity_forecast)

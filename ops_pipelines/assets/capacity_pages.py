@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping
 import dagster as dg
 
 from ops_pipelines.assets.tables import count, table
+from ops_pipelines.capacity.model import LEVELS, SeriesOutlook, chance_of_short
+from ops_pipelines.capacity.past import Completeness
+from ops_pipelines.capacity.plan import CapacityForecast, CapacityPlan, CapacityReport, ShortWeek
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.chance_words import chance_of_short
-from ops_pipelines.domain.capacity.outlook import LEVELS, SeriesOutlook
-from ops_pipelines.domain.capacity.plan import CapacityForecast, CapacityPlan, CapacityReport, ShortWeek
-from ops_pipelines.flow.capacity.past import Completeness
 from ops_pipelines.report.markdown import escape_markdown
 
 _SHOWN_WEEKS = (1, 2, 4, 8, 13, 26, 39, 52)

@@ -11,7 +11,7 @@ import dagster as dg
 from ops_pipelines.assets.history import DAYS
 from ops_pipelines.assets.hours import ONE_RUN, POOL
 from ops_pipelines.assets.tables import table
-from ops_pipelines.flow.capacity.days import DaySummed, keep_day, sum_day
+from ops_pipelines.capacity.days import DaySummed, keep_day, sum_day
 from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "capacity"

@@ -13,12 +13,11 @@ from zoneinfo import ZoneInfo
 
 from pyarrow import concat_tables
 
+from ops_pipelines.capacity.days import TABLE as PEAKS
+from ops_pipelines.capacity.peaks.day import DayBook, put_gpus
 from ops_pipelines.core.cluster import hour_of
 from ops_pipelines.core.lake import Lake
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.flow.capacity.days import TABLE as PEAKS
-from ops_pipelines.frames.peaks.day_book import DayBook
-from ops_pipelines.frames.peaks.gpus import put_gpus
 from ops_pipelines.lake.hours import split_by_hour
 from ops_pipelines.lake.rates import day_begins, first_hour
 from ops_pipelines.lake.schema import TABLES

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ops_pipelines.domain.capacity.quarters import first_day_of, quarter_of
-from ops_pipelines.flow.capacity.document import report_in
+from ops_pipelines.capacity.document import report_in
+from ops_pipelines.capacity.model import first_day_of, quarter_of
 from ops_pipelines.resources.statement_files import CAPACITY_DIRECTORY, PlanDirectory
 
 PLAN_CAPACITY = "plan_capacity"

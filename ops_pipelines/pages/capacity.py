@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from ops_pipelines.capacity.model import chance_of_short
+from ops_pipelines.capacity.plan import CapacityPlan, CapacityReport
 from ops_pipelines.core.money import Cents
-from ops_pipelines.domain.capacity.chance_words import chance_of_short
-from ops_pipelines.domain.capacity.plan import CapacityPlan, CapacityReport
 from ops_pipelines.pages import capacity_tables as tables
 from ops_pipelines.pages.capacity_pictures import hindsight_pictures, resource_pictures, type_sections
 from ops_pipelines.pages.capacity_words import amount, sentence, type_name

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ops_pipelines.domain.capacity.chance_words import chance_of_short, percent
-from ops_pipelines.domain.capacity.outlook import SeriesOutlook
-from ops_pipelines.domain.capacity.plan import BoundHeld, CapacityPlan, CapacityReport, OrderLine, RegretRow
-from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
+from ops_pipelines.capacity.model import Resource, SeriesKey, SeriesOutlook, chance_of_short, percent
+from ops_pipelines.capacity.plan import BoundHeld, CapacityPlan, CapacityReport, OrderLine, RegretRow
 from ops_pipelines.pages.amounts import gpus, hours
 from ops_pipelines.pages.capacity_words import amount, day, scale_of, sentence, series_name, type_name
 from ops_pipelines.pages.rollouts import clipped

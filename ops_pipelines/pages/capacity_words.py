@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
+from ops_pipelines.capacity.model import Resource, SeriesKey, SupplyWeek
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.outlook import SupplyWeek
-from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.pages.rollouts import clipped
 
 NAME_AT_MOST = 40

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 
-from ops_pipelines.domain.capacity.resources import Resource
+from ops_pipelines.capacity.model import Resource
 from ops_pipelines.simulator.past_demand import PastPlan, Row, TeamHabit, demand_row, past_demand, wanted_at
 
 _HOUR = timedelta(hours=1)

@@ -18,8 +18,8 @@ from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 if TYPE_CHECKING:
     from datetime import date
 
-    from ops_pipelines.domain.capacity.plan import CapacityReport
-    from ops_pipelines.frames.forecast.backtest import Backtest
+    from ops_pipelines.capacity.forecast.ahead import Backtest
+    from ops_pipelines.capacity.plan import CapacityReport
     from ops_pipelines.teams.desk import TeamsDesk
 
 Made = TypeVar("Made")
@@ -51,7 +51,7 @@ def forecast(
     treatment, peak_90, notes}] (the highest 90 % bound of its weeks; null: nothing can be said), notes [text]. usable
     is a mean; usable, installed and shortage_probability are null where the supply of a type is not known.
     """
-    from ops_pipelines.flow.capacity.forecasting import forecast_quarter
+    from ops_pipelines.capacity.forecasting import forecast_quarter
     from ops_pipelines.terminal.capacity_tables import print_forecast
     from ops_pipelines.terminal.capacity_views import view_forecast
     from ops_pipelines.terminal.json_form import to_json
@@ -84,8 +84,7 @@ def plan(
     nodes, short_gpu_hours, idle_gpu_hours, cents_by_ratio, regret_by_ratio}], refresh [{asset, racks, gpu_type, gpus,
     age_months, replacement, is_due, said}], notes [text]. Cents are whole; null: no price, or no date, is known.
     """
-    from ops_pipelines.flow.capacity.forecasting import forecast_quarter
-    from ops_pipelines.flow.capacity.planning import plan_quarter
+    from ops_pipelines.capacity.forecasting import forecast_quarter, plan_quarter
     from ops_pipelines.terminal.capacity_tables import print_plan
     from ops_pipelines.terminal.capacity_views import view_plan
     from ops_pipelines.terminal.json_form import to_json
@@ -125,7 +124,7 @@ def report(
     JSON: version, forecast, plan, hindsight, history, headline [text], assumptions [text]: the whole report, as it is
     kept (docs/CAPACITY.md).
     """
-    from ops_pipelines.flow.capacity.document import json_of
+    from ops_pipelines.capacity.document import json_of
     from ops_pipelines.terminal.capacity_tables import print_report
     from ops_pipelines.terminal.capacity_views import view_plan
     from ops_pipelines.terminal.tables import console
@@ -163,9 +162,9 @@ def backtest(
     of days), peak_coverage_90, bound_to_peak_ratio (median), origins (windows); null where there is nothing to
     divide by. pooled is what the program uses.
     """
-    from ops_pipelines.frames.forecast.backtest import TooShort
-    from ops_pipelines.frames.forecast.backtest import backtest as judge
-    from ops_pipelines.frames.forecast.recorded_peaks import read_peaks
+    from ops_pipelines.capacity.forecast.ahead import TooShort
+    from ops_pipelines.capacity.forecast.ahead import backtest as judge
+    from ops_pipelines.capacity.forecast.recorded_peaks import read_peaks
     from ops_pipelines.quotas.wanted.recorded import RefusedDemand
     from ops_pipelines.terminal.capacity_tables import print_backtest
     from ops_pipelines.terminal.tables import console
@@ -222,7 +221,7 @@ def _day(text: str | None, desk: "TeamsDesk") -> "date":
 
 def _made(make: Callable[[], Made]) -> Made:
     """Return what is made; end the call where too few days are known."""
-    from ops_pipelines.flow.capacity.forecasting import NoHistory
+    from ops_pipelines.capacity.forecasting import NoHistory
 
     try:
         return make()
@@ -232,9 +231,9 @@ def _made(make: Callable[[], Made]) -> Made:
 
 
 def _report(quarter: str | None, as_of: str | None, desk: "TeamsDesk") -> "CapacityReport":
-    from ops_pipelines.domain.capacity.quarters import first_day_of, quarter_of
-    from ops_pipelines.flow.capacity.kept import kept_report
-    from ops_pipelines.flow.capacity.reporting import report_quarter
+    from ops_pipelines.capacity.hindsight import kept_report
+    from ops_pipelines.capacity.model import first_day_of, quarter_of
+    from ops_pipelines.capacity.reporting import report_quarter
 
     day = _day(as_of, desk)
     name = quarter_of(day) if quarter is None else quarter
@@ -262,8 +261,8 @@ def _report(quarter: str | None, as_of: str | None, desk: "TeamsDesk") -> "Capac
 
 def _write(desk: "TeamsDesk", found: "CapacityReport", out: Path) -> list[str]:
     """Write both files, named as they are kept, and return where they lie. Raises StatementFilesError."""
-    from ops_pipelines.flow.capacity.document import json_of
-    from ops_pipelines.flow.capacity.kept import kept_as
+    from ops_pipelines.capacity.document import json_of
+    from ops_pipelines.capacity.hindsight import kept_as
     from ops_pipelines.pages.capacity import page_of
     from ops_pipelines.resources.statement_files import PlanDirectory
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import date
 from threading import Lock
 
+from ops_pipelines.capacity.document import json_of, report_in
+from ops_pipelines.capacity.model import first_day_of, quarter_before, quarter_of
+from ops_pipelines.capacity.plan import CapacityReport
 from ops_pipelines.core.record import StatementFilesError
-from ops_pipelines.domain.capacity.plan import CapacityReport
-from ops_pipelines.domain.capacity.quarters import first_day_of, quarter_before, quarter_of
-from ops_pipelines.flow.capacity.document import json_of, report_in
 from ops_pipelines.pages.capacity import CapacityMatter, next_order, write_capacity
 from ops_pipelines.pages.index import Tile
 from ops_pipelines.teams.desk import TeamsDesk

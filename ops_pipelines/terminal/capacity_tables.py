@@ -12,14 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ops_pipelines.capacity.model import LEVELS
 from ops_pipelines.core.money import Cents, show_cents
-from ops_pipelines.domain.capacity.outlook import LEVELS
 from ops_pipelines.terminal.capacity_views import ForecastView, ForecastWeekView, OrderView, PlanView
 from ops_pipelines.terminal.tables import print_lines, printable
 
 if TYPE_CHECKING:
-    from ops_pipelines.frames.forecast.backtest import Backtest
-    from ops_pipelines.frames.forecast.measures import Measured
+    from ops_pipelines.capacity.forecast.ahead import Backtest, Measured
 
 _SHOWN_WEEKS = (1, 2, 3, 4, 6, 8, 10, 13, 17, 21, 26, 30, 34, 39, 43, 47, 52, 65, 78, 91, 104)
 """Of a forecast: near ones closely. JSON has all."""

@@ -1,14 +1,14 @@
 """What `ops-pipelines capacity forecast` and `plan` answer, as values for JSON: whole cents, days as ISO dates.
 
-A whole report has a form of its own, which is also how it is kept: `flow.capacity.document`.
+A whole report has a form of its own, which is also how it is kept: `capacity.document`.
 """
 
 from dataclasses import dataclass
 from datetime import date
 
-from ops_pipelines.domain.capacity.outlook import SeriesOutlook, SupplyWeek, WeekPeak
-from ops_pipelines.domain.capacity.plan import Alternative, CapacityForecast, CapacityPlan, OrderLine, RefreshLine
-from ops_pipelines.domain.capacity.tails import Tail, chance_short
+from ops_pipelines.capacity.chances import Tail, chance_short
+from ops_pipelines.capacity.model import SeriesOutlook, SupplyWeek, WeekPeak
+from ops_pipelines.capacity.plan import Alternative, CapacityForecast, CapacityPlan, OrderLine, RefreshLine
 
 _MIDDLE, _BOUND = 0.5, 0.9
 

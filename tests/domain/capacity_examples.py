@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from datetime import date, timedelta
 
+from ops_pipelines.capacity.chances import Tail
+from ops_pipelines.capacity.model import LEVELS, SupplyPoint, SupplyWeek, WeekPeak
+from ops_pipelines.capacity.need import TypeWeek
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.need import TypeWeek
-from ops_pipelines.domain.capacity.outlook import LEVELS, SupplyPoint, SupplyWeek, WeekPeak
-from ops_pipelines.domain.capacity.tails import Tail
 from ops_pipelines.teams.projects import LeadTime, Sku
 
 AS_OF = date(2026, 10, 1)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.capacity.chance_words import against, chance_of_short, percent
+from ops_pipelines.capacity.model import against, chance_of_short, percent
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,12 @@ from datetime import date
 
 import pytest
 
+from ops_pipelines.capacity.chances import DayProfile
+from ops_pipelines.capacity.model import SeriesKey, SeriesOutlook, SupplyWeek, WeekPeak
+from ops_pipelines.capacity.plan import CapacityForecast, Way
+from ops_pipelines.capacity.planning import PlanInputs, make_plan
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.outlook import SeriesOutlook, SupplyWeek, WeekPeak
-from ops_pipelines.domain.capacity.plan import CapacityForecast, Way
-from ops_pipelines.domain.capacity.planning import PlanInputs, make_plan
-from ops_pipelines.domain.capacity.resources import SeriesKey
-from ops_pipelines.domain.capacity.shortage import DayProfile
 from ops_pipelines.teams.projects import CapacityPolicy, CapacitySettings, LeadTime, StoreExpansion
 from tests.domain.capacity_examples import AS_OF, H100, certain, day, sku, usable
 

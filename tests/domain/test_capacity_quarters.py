@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.capacity.quarters import first_day_of, quarter_before, quarter_of
+from ops_pipelines.capacity.model import first_day_of, quarter_before, quarter_of
 
 DAYS = st.dates(min_value=date(2, 1, 1), max_value=date(9998, 12, 31))
 

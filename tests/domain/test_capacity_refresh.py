@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ops_pipelines.capacity.plan import RefreshLine
+from ops_pipelines.capacity.refresh import Batch, chance_of_as_many, judge_batches
 from ops_pipelines.core.money import Cents
-from ops_pipelines.domain.capacity.batches import Batch, chance_of_as_many
-from ops_pipelines.domain.capacity.plan import RefreshLine
-from ops_pipelines.domain.capacity.refresh import judge_batches
 from ops_pipelines.teams.price import AssetPrice, PricedBy, PriceModel
 from ops_pipelines.teams.projects import CapacityPolicy, Sku
 from tests.domain.capacity_examples import H100

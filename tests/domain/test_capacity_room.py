@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ops_pipelines.capacity.model import LEVELS, Resource, SeriesKey, SeriesOutlook, WeekPeak
+from ops_pipelines.capacity.order import Bound, drawn_watts, find_room
 from ops_pipelines.core.money import Cents
-from ops_pipelines.domain.capacity.outlook import LEVELS, SeriesOutlook, WeekPeak
-from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.domain.capacity.room import Bound, drawn_watts, find_room
 from ops_pipelines.teams.projects import RackRoom, Sku
 from tests.domain.capacity_examples import AS_OF, H100
 

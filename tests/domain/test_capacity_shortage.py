@@ -2,9 +2,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.domain.capacity.outlook import LEVELS, SupplyPoint, WeekPeak
-from ops_pipelines.domain.capacity.shortage import DayProfile, first_short, judge_week, short_hours
-from ops_pipelines.domain.capacity.tails import Tail, chance_short, mean_short
+from ops_pipelines.capacity.chances import (
+    DayProfile,
+    Tail,
+    chance_short,
+    first_short,
+    judge_week,
+    mean_short,
+    short_hours,
+)
+from ops_pipelines.capacity.model import LEVELS, SupplyPoint, WeekPeak
 from tests.domain.capacity_examples import AS_OF, certain, day, even, usable
 
 SETTINGS = settings(max_examples=60, deadline=None, derandomize=True)

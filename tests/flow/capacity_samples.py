@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from datetime import date, timedelta
 
-from ops_pipelines.core.money import Cents
-from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.domain.capacity.outlook import LEVELS, SeriesOutlook, SupplyPoint, SupplyWeek, WeekPeak
-from ops_pipelines.domain.capacity.plan import (
+from ops_pipelines.capacity.model import LEVELS, Resource, SeriesKey, SeriesOutlook, SupplyPoint, SupplyWeek, WeekPeak
+from ops_pipelines.capacity.plan import (
     Alternative,
     BoundHeld,
     CapacityForecast,
@@ -19,7 +17,8 @@ from ops_pipelines.domain.capacity.plan import (
     ShortWeek,
     Way,
 )
-from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
+from ops_pipelines.core.money import Cents
+from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.teams.projects import PlannedProject
 
 AS_OF = date(2026, 10, 1)

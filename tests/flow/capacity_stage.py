@@ -7,10 +7,10 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
+from ops_pipelines.capacity.model import Resource
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.resources import Resource
 from ops_pipelines.resources.statement_files import PlanDirectory
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.teams.price import InstalledNode

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from ops_pipelines.capacity.past import gather_batches, read_past
+from ops_pipelines.capacity.refresh import Batch
 from ops_pipelines.core.action import Verb
 from ops_pipelines.core.entries import Entry, EntryKind
-from ops_pipelines.domain.capacity.batches import Batch
-from ops_pipelines.flow.capacity.batches import gather_batches
-from ops_pipelines.flow.capacity.past import read_past
 from tests.domain.builders import incident
 from tests.flow.capacity_stage import QUARTER, CapacityStage, node
 from tests.flow.cost_stage import CostLedger

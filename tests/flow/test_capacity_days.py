@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.capacity.days import DaySummed, keep_day, sum_day
+from ops_pipelines.capacity.model import Resource
 from ops_pipelines.core.cluster import HOUR
 from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.core.proposal import TeamName, Terms
-from ops_pipelines.domain.capacity.resources import Resource
-from ops_pipelines.flow.capacity.days import DaySummed, keep_day, sum_day
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.teams.contracts import Agreements, Contract

@@ -6,14 +6,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from ops_pipelines.domain.capacity.plan import CapacityPlan, OrderLine
-from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.flow.capacity.headline import assumptions_of, headline_of
-from ops_pipelines.flow.capacity.hindsight import judge_bounds, tell_changes
-from ops_pipelines.flow.capacity.past import Completeness, Past
-from ops_pipelines.flow.capacity.watching import warn_of_changes
-from ops_pipelines.frames.peaks.history import read_history
-from ops_pipelines.frames.peaks.weekly import RecordedDays
+from ops_pipelines.capacity.hindsight import judge_bounds, tell_changes
+from ops_pipelines.capacity.model import Resource, SeriesKey
+from ops_pipelines.capacity.past import Completeness, Past
+from ops_pipelines.capacity.peaks.history import RecordedDays, read_history
+from ops_pipelines.capacity.plan import CapacityPlan, OrderLine
+from ops_pipelines.capacity.reporting import assumptions_of, headline_of, warn_of_changes
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.teams.projects import CapacityPolicy
 from tests.flow import capacity_samples as samples

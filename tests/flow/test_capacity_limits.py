@@ -6,10 +6,10 @@ from datetime import date
 import numpy as np
 import pytest
 
-from ops_pipelines.domain.capacity.resources import SeriesKey
-from ops_pipelines.flow.capacity.planning import limits_of
-from ops_pipelines.frames.forecast.daily_peaks import DailyPeaks
-from ops_pipelines.frames.peaks.history import PeakHistory, ResourceHistory
+from ops_pipelines.capacity.forecast.windows import DailyPeaks
+from ops_pipelines.capacity.forecasting import limits_of
+from ops_pipelines.capacity.model import SeriesKey
+from ops_pipelines.capacity.peaks.history import PeakHistory, ResourceHistory
 from ops_pipelines.teams.projects import CapacitySettings, RackRoom
 
 RACK = SeriesKey(resource="rack_watts", name="r1")

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.domain.capacity.outlook import LEVELS
-from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.flow.capacity.document import json_of, report_in
-from ops_pipelines.flow.capacity.forecasting import NoHistory, forecast_quarter
-from ops_pipelines.flow.capacity.kept import keep_report, kept_report
-from ops_pipelines.flow.capacity.planning import plan_quarter
-from ops_pipelines.flow.capacity.reporting import report_on, report_quarter
+from ops_pipelines.capacity.document import json_of, report_in
+from ops_pipelines.capacity.forecasting import NoHistory, forecast_quarter, plan_quarter
+from ops_pipelines.capacity.hindsight import keep_report, kept_report
+from ops_pipelines.capacity.model import LEVELS, Resource, SeriesKey
+from ops_pipelines.capacity.reporting import report_on, report_quarter
 from tests.flow.capacity_samples import project
 from tests.flow.capacity_stage import GPUS, H100, POLICY, QUARTER, CapacityStage
 

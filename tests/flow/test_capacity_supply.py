@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from ops_pipelines.capacity.gather_supply import gather_supply
+from ops_pipelines.capacity.past import NoHistory, catch_up, read_past
+from ops_pipelines.capacity.supply import SupplyInputs
 from ops_pipelines.core.identity import Digest, NodeName, PlanId, RolloutId
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.core.release import ReleaseName
 from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode, RolloutState, Wave
-from ops_pipelines.domain.capacity.supply import SupplyInputs
-from ops_pipelines.flow.capacity.past import NoHistory, catch_up, read_past
-from ops_pipelines.flow.capacity.supply import gather_supply
 from ops_pipelines.teams.projects import Arrival, Retirement
 from tests.flow.capacity_stage import GPUS, H100, QUARTER, SETTINGS, CapacityStage, at, node
 from tests.flow.cost_stage import CostLedger

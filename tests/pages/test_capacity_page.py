@@ -6,10 +6,9 @@ from datetime import UTC, date, datetime
 
 import pytest
 
+from ops_pipelines.capacity.model import Resource, SeriesKey, SupplyPoint, SupplyWeek
+from ops_pipelines.capacity.plan import CapacityPlan, CapacityReport
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.outlook import SupplyPoint, SupplyWeek
-from ops_pipelines.domain.capacity.plan import CapacityPlan, CapacityReport
-from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
 from ops_pipelines.pages.capacity import CapacityMatter, next_order, page_of, write_capacity
 from ops_pipelines.pages.capacity_tables import ROWS
 from ops_pipelines.pages.capacity_words import amount, scale_of, series_name, type_name, usable_at

@@ -7,16 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops_pipelines.domain.capacity.outlook import LEVELS, SupplyWeek, WeekPeak
-from ops_pipelines.domain.capacity.plan import CapacityReport, OrderLine, Way
-from ops_pipelines.domain.capacity.resources import Resource
+from ops_pipelines.capacity.hindsight import keep_report
+from ops_pipelines.capacity.model import LEVELS, Resource, SupplyWeek, WeekPeak
+from ops_pipelines.capacity.plan import CapacityReport, OrderLine, Way
+from ops_pipelines.capacity.reporting import report_quarter
 from ops_pipelines.drills.demand_past import pretend_past, pretend_year
 from ops_pipelines.drills.demo_capacity import capacity_commands, capacity_line, quarter_run
 from ops_pipelines.drills.demo_quotas import PAST, with_limits
 from ops_pipelines.drills.demo_rollout import with_racks
 from ops_pipelines.drills.demo_setup import write_configuration
-from ops_pipelines.flow.capacity.kept import keep_report
-from ops_pipelines.flow.capacity.reporting import report_quarter
 from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin

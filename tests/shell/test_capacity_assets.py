@@ -11,9 +11,9 @@ import pytest
 from ops_pipelines.assets.capacity import QUARTERS, CapacityConfig, day_of, prove_complete
 from ops_pipelines.assets.capacity_pages import describe_report
 from ops_pipelines.automation import capacity_schedule
+from ops_pipelines.capacity.hindsight import kept_check, kept_report
+from ops_pipelines.capacity.past import Completeness
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.flow.capacity.kept import kept_check, kept_report
-from ops_pipelines.flow.capacity.past import Completeness
 from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow.capacity_stage import QUARTER, CapacityStage

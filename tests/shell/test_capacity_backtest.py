@@ -108,9 +108,8 @@ def test_file_that_is_not_there_is_named(tmp_path: Path, run: Callable[..., Resu
 
 
 def test_forecast_path_imports_neither_pandas_nor_arrow() -> None:
-    program = (
-        "import sys, ops_pipelines.frames.forecast.ahead; print([m for m in ('pandas', 'pyarrow') if m in sys.modules])"
-    )
+    heavy = "('pandas', 'pyarrow')"
+    program = f"import sys, ops_pipelines.capacity.forecast.ahead; print([m for m in {heavy} if m in sys.modules])"
 
     found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from ops_pipelines.capacity.document import json_of, report_in
+from ops_pipelines.capacity.forecasting import forecast_quarter
+from ops_pipelines.capacity.hindsight import keep_report
+from ops_pipelines.capacity.model import Resource, SeriesKey, SeriesOutlook
+from ops_pipelines.capacity.reporting import report_quarter
 from ops_pipelines.cli import app
-from ops_pipelines.domain.capacity.outlook import SeriesOutlook
-from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.flow.capacity.document import json_of, report_in
-from ops_pipelines.flow.capacity.forecasting import forecast_quarter
-from ops_pipelines.flow.capacity.kept import keep_report
-from ops_pipelines.flow.capacity.reporting import report_quarter
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.terminal.capacity_tables import print_forecast, print_plan
 from ops_pipelines.terminal.capacity_views import view_forecast, view_plan

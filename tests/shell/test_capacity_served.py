@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from starlette.applications import Starlette
 
-from ops_pipelines.domain.capacity.quarters import first_day_of, quarter_before, quarter_of
-from ops_pipelines.flow.capacity.document import json_of
+from ops_pipelines.capacity.document import json_of
+from ops_pipelines.capacity.model import first_day_of, quarter_before, quarter_of
 from ops_pipelines.resources.statement_files import CAPACITY_DIRECTORY, PlanDirectory
 from ops_pipelines.server import build_app
 from tests.pages.capacity_sample import whole_report

@@ -10,10 +10,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
+from ops_pipelines.capacity.model import Resource, SeriesKey
+from ops_pipelines.capacity.peaks.believed import believe_rows
 from ops_pipelines.drills.demand_past import pretend_past, pretend_year
 from ops_pipelines.drills.demo_quotas import PAST
-from ops_pipelines.frames.peaks.believed import believe_rows
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.past_demand import Row, past_demand

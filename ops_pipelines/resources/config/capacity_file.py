@@ -11,10 +11,10 @@ from fractions import Fraction
 from pathlib import Path
 from statistics import median
 
+from ops_pipelines.capacity.model import Resource
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.money import Cents, read_amount
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.resources import Resource
 from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.resources.config.capacity_models import (
     MOST_ENTRIES,

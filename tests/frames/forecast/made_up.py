@@ -4,7 +4,7 @@ from datetime import date
 
 import numpy as np
 
-from ops_pipelines.frames.forecast.daily_peaks import DailyPeaks, Floats, without_caps
+from ops_pipelines.capacity.forecast.windows import DailyPeaks, Floats, without_caps
 
 FIRST_DAY = date(2026, 1, 1)
 

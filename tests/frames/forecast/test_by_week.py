@@ -8,17 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from ops_pipelines.domain.capacity.outlook import LEVELS as CAPACITY_LEVELS
-from ops_pipelines.frames.forecast.by_week import (
-    forecast_weeks,
-    pass_over,
-    past_weeks,
-    peaks_at,
-    told_at,
-    vouched_at,
-)
-from ops_pipelines.frames.forecast.daily_peaks import Floats, Treatment
-from ops_pipelines.frames.forecast.sums import hierarchy, with_sums
+from ops_pipelines.capacity.forecast.by_week import forecast_weeks, pass_over, past_weeks, peaks_at, told_at, vouched_at
+from ops_pipelines.capacity.forecast.windows import Floats, Treatment, hierarchy, with_sums
+from ops_pipelines.capacity.model import LEVELS as CAPACITY_LEVELS
 from tests.frames.forecast.made_up import FIRST_DAY, named, steady
 
 LEVELS = (0.1, 0.5, 0.9)

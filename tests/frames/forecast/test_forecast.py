@@ -6,11 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.forecast_series import make_up
-from ops_pipelines.frames.forecast.ahead import PeakForecast, SeriesPeaks, forecast_peaks
-from ops_pipelines.frames.forecast.backtest import TooShort, backtest
-from ops_pipelines.frames.forecast.daily_peaks import DailyPeaks, Floats, Treatment
-from ops_pipelines.frames.forecast.methods import COMBINED, METHODS
-from ops_pipelines.frames.forecast.sums import hierarchy
+from ops_pipelines.capacity.forecast.ahead import PeakForecast, SeriesPeaks, TooShort, backtest, forecast_peaks
+from ops_pipelines.capacity.forecast.methods import COMBINED, METHODS
+from ops_pipelines.capacity.forecast.windows import DailyPeaks, Floats, Treatment, hierarchy
 from tests.frames.forecast.made_up import FIRST_DAY, named, steady
 
 

@@ -7,15 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.frames.forecast.combination import weigh_methods
-from ops_pipelines.frames.forecast.conformal import weighted_quantiles
-from ops_pipelines.frames.forecast.daily_peaks import DailyPeaks, Treatment, without_caps
-from ops_pipelines.frames.forecast.measures import Judged, clustered_interval, measure, weekly_change
-from ops_pipelines.frames.forecast.methods import METHODS, fit
-from ops_pipelines.frames.forecast.smoothing import DAMPED, WEEKLY, states
-from ops_pipelines.frames.forecast.sums import add_up, hierarchy, hold_between, with_sums
-from ops_pipelines.frames.forecast.theta import theta_path
-from ops_pipelines.frames.forecast.windows import judged_origins, lay_origins, window_maxima
+from ops_pipelines.capacity.forecast.ahead import Judged, clustered_interval, measure, weekly_change
+from ops_pipelines.capacity.forecast.methods import DAMPED, METHODS, WEEKLY, fit, states, theta_path, weigh_methods
+from ops_pipelines.capacity.forecast.outlook import weighted_quantiles
+from ops_pipelines.capacity.forecast.windows import (
+    DailyPeaks,
+    Treatment,
+    add_up,
+    hierarchy,
+    hold_between,
+    judged_origins,
+    lay_origins,
+    window_maxima,
+    with_sums,
+    without_caps,
+)
 from tests.frames.forecast.made_up import FIRST_DAY, named, steady
 
 # --- quantiles ----------------------------------------------------------------------------------------------------

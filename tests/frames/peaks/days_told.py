@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from ops_pipelines.frames.peaks.history import PeakHistory, read_history
+from ops_pipelines.capacity.peaks.history import PeakHistory, read_history
 from ops_pipelines.lake.rates import day_begins
 from ops_pipelines.lake.schema import TABLES
 

@@ -7,13 +7,11 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 
+from ops_pipelines.capacity.model import Resource
+from ops_pipelines.capacity.peaks.day import DayBook, put_gpus, put_stranded
 from ops_pipelines.core.identity import NodeName, Place
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.domain.capacity.resources import Resource
 from ops_pipelines.efficiency.placement.standing import Absence, Away, Machine, Stay
-from ops_pipelines.frames.peaks.day_book import DayBook
-from ops_pipelines.frames.peaks.gpus import put_gpus
-from ops_pipelines.frames.peaks.out import put_stranded
 from ops_pipelines.lake.rates import HOUR, day_begins, first_hour
 from ops_pipelines.lake.schema import TABLES
 

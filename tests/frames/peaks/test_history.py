@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ops_pipelines.capacity.model import Resource, SeriesKey
+from ops_pipelines.capacity.peaks.history import PeakHistory, ResourceHistory, read_history
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.frames.peaks.history import PeakHistory, ResourceHistory, read_history
 from tests.frames.peaks.days_told import day, every, history, table_of, told
 
 

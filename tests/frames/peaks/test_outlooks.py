@@ -6,12 +6,10 @@ from datetime import date, timedelta
 import numpy as np
 import pytest
 
+from ops_pipelines.capacity.forecast.windows import Floats
+from ops_pipelines.capacity.model import LEVELS, Resource, SeriesKey, SeriesOutlook, by_key
+from ops_pipelines.capacity.peaks.history import PeakHistory, ResourceHistory, outlooks_of
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.outlook import LEVELS, SeriesOutlook, by_key
-from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.frames.forecast.daily_peaks import Floats
-from ops_pipelines.frames.peaks.history import PeakHistory, ResourceHistory
-from ops_pipelines.frames.peaks.outlooks import outlooks_of
 from tests.frames.forecast.made_up import FIRST_DAY, named, steady
 
 DAYS = 200

@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
+from ops_pipelines.capacity.peaks.day import Filled, read_links, read_lustre, read_mounts, read_power
 from ops_pipelines.core.identity import NodeName, Place, Topology
-from ops_pipelines.frames.peaks.storage import Filled, read_lustre, read_mounts
-from ops_pipelines.frames.peaks.telemetry_peaks import read_links, read_power
 from ops_pipelines.lake.schema import TABLES
 
 HOUR = datetime(2026, 11, 20, 7, tzinfo=UTC)

@@ -6,9 +6,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from ops_pipelines.capacity.model import Resource, SeriesKey
+from ops_pipelines.capacity.peaks.history import RecordedDays
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.domain.capacity.resources import Resource, SeriesKey
-from ops_pipelines.frames.peaks.weekly import RecordedDays
 from ops_pipelines.lake.schema import TABLES
 
 H100 = GpuType("h100")

@@ -1,0 +1,309 @@
+"""The forecast of the next days, how good forecasts were in numbers, and a backtest of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+
+from ops_pipelines.capacity.forecast.methods import COMBINED, METHODS, WEEK
+from ops_pipelines.capacity.forecast.outlook import Outlook, Rolled, roll
+from ops_pipelines.capacity.forecast.windows import (
+    LEAST_DAYS,
+    DailyPeaks,
+    Floats,
+    Hierarchy,
+    Places,
+    Treatment,
+    hold_between,
+    judged_origins,
+    lay_origins,
+    with_sums,
+)
+
+# -- the forecast --
+
+
+WEEK_DAYS, MONTH_DAYS, QUARTER_DAYS = 7, 30, 91
+QUANTILES = (0.5, 0.8, 0.9, 0.95)
+_MOST_WINDOWS = 26
+"""What is older counts less than a ten-millionth of the newest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesPeaks:
+    """What is expected of one series or sum."""
+
+    name: str
+    treatment: Treatment
+    peak_gpus: Mapping[int, tuple[float, ...]]
+    """By window length in days: the peak at each quantile, in longer windows never lower; nothing without days."""
+    weights: Mapping[str, float]
+    """What each method counts in the shortest window; nothing for sums, which add up their members."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakForecast:
+    first_day: date
+    """Of every window."""
+    quantiles: tuple[float, ...]
+    series: tuple[SeriesPeaks, ...]
+    """The series in their order, then the sums."""
+    refused: tuple[str, ...]
+    """Windows that nothing is said of, and why."""
+
+
+def forecast_peaks(
+    series: DailyPeaks,
+    *,
+    horizon_days: Sequence[int] = (WEEK_DAYS, MONTH_DAYS, QUARTER_DAYS),
+    quantiles: Sequence[float] = QUANTILES,
+    tree: Hierarchy | None = None,
+    summed_gpus: Floats | None = None,
+) -> PeakForecast:
+    """Return the peaks of windows that begin on the day after the last.
+
+    `summed_gpus` are daily maxima of the tree's sums (`sums.with_sums`). A cap that a series has been above already is
+    no cap. Raises ValueError for quantiles or windows that are none.
+    """
+    _check(horizon_days, quantiles)
+    whole = series if tree is None else with_sums(series, tree, summed_gpus=summed_gpus)
+    cap = whole.caps_at(whole.day_count)
+    by_window: dict[int, Floats] = {}
+    weights: Floats | None = None
+    refused: list[str] = []
+    for days in sorted(set(horizon_days)):
+        origins = lay_origins(whole.day_count, horizon_days=days, most_windows=_MOST_WINDOWS)
+        number = len(origins.places) - 1
+        if not origins.over_at(number):
+            refused.append(
+                f"no peak of {days} days: {whole.day_count} days are known, and no window of that length after a first "
+                f"week is over; expected {days + WEEK_DAYS} days or more"
+            )
+            continue
+        rolled = roll(whole, horizon_days=days, keep=(COMBINED,), tree=tree, most_windows=_MOST_WINDOWS)
+        found = Outlook(rolled, method=COMBINED, number=number).peak_quantiles(quantiles)
+        found = np.minimum(found, cap)
+        if tree is not None:
+            own = len(series.names)
+            found[:, own:] = hold_between(found[:, :own], found[:, own:], tree)
+        # Of two windows from one day on the longer holds the shorter.
+        by_window[days] = np.maximum(found, by_window[max(by_window)]) if by_window else found
+        weights = rolled.weights if weights is None else weights
+    return PeakForecast(
+        first_day=whole.day(whole.day_count),
+        quantiles=tuple(quantiles),
+        series=tuple(
+            _told(name, treatment, place, by_window=by_window, weights=weights)
+            for place, (name, treatment) in enumerate(zip(whole.names, whole.treatments(), strict=True))
+        ),
+        refused=tuple(refused),
+    )
+
+
+def _told(
+    name: str, treatment: Treatment, place: int, *, by_window: Mapping[int, Floats], weights: Floats | None
+) -> SeriesPeaks:
+    is_known = not any(np.isnan(each[:, place]).any() for each in by_window.values())
+    is_weighed = is_known and weights is not None and place < weights.shape[1]
+    own = weights[:, place].tolist() if weights is not None and is_weighed else None
+    return SeriesPeaks(
+        name=name,
+        treatment=treatment,
+        peak_gpus={days: tuple(each[:, place].tolist()) for days, each in by_window.items()} if is_known else {},
+        weights={} if own is None else dict(zip(METHODS, own, strict=True)),
+    )
+
+
+def _check(horizon_days: Sequence[int], quantiles: Sequence[float]) -> None:
+    if not horizon_days or min(horizon_days) < 1:
+        raise ValueError(
+            f"windows of {list(horizon_days)} days were asked for; expected one or more of 1 day or longer"
+        )
+    if not quantiles or list(quantiles) != sorted(set(quantiles)) or not 0 < quantiles[0] <= quantiles[-1] < 1:
+        raise ValueError(f"the quantiles {list(quantiles)} were asked for; expected rising ones above 0 and below 1")
+
+
+# -- how good forecasts were, in numbers --
+
+
+DAY_QUANTILES = (0.1, 0.5, 0.9)
+BOUND = 0.9
+_LEAST_PEAK_GPUS = 0.5
+"""A bound over a peak of nothing is no ratio."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Judged:
+    """One window of all series; NaN where a series was not there."""
+
+    origin: int
+    came: Floats
+    """(day, series), in GPUs, as all here."""
+    told: Floats
+    """(quantile, day, series) for `DAY_QUANTILES`."""
+    bound: Floats
+    """(series): of the window's peak."""
+    weekly_change: Floats
+    """(series): mean distance of a day before the origin from the one a week earlier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    mase: float | None
+    wql: float | None
+    peak_coverage_90: float | None
+    bound_to_peak_ratio: float | None
+    """Median over windows with a peak."""
+    origins: int
+    """Windows that were judged, of all series together."""
+
+
+def measure(windows: Sequence[Judged], *, columns: Places) -> Measured:
+    """Return the measures over the given series."""
+    scaled: list[Floats] = []
+    covered: list[Floats] = []
+    ratios: list[Floats] = []
+    lost = wanted = 0.0
+    for each in windows:
+        came, told = each.came[:, columns], each.told[:, :, columns]
+        is_there = ~np.isnan(told[0, 0]) & ~np.isnan(came).any(axis=0)
+        came, told = came[:, is_there], told[:, :, is_there]
+        bound, change = each.bound[columns][is_there], each.weekly_change[columns][is_there]
+        peak = came.max(axis=0)
+        missed = np.abs(came - told[DAY_QUANTILES.index(0.5)]).mean(axis=0)
+        scaled.append(missed[change > 0] / change[change > 0])
+        covered.append((bound >= peak).astype(np.float64))
+        is_peak = peak > _LEAST_PEAK_GPUS
+        ratios.append(bound[is_peak] / peak[is_peak])
+        lost += sum(
+            2 * float(_pinball(came - told[row], quantile=quantile)) for row, quantile in enumerate(DAY_QUANTILES)
+        ) / len(DAY_QUANTILES)
+        wanted += float(came.sum())
+    return Measured(
+        mase=_mean(scaled),
+        wql=lost / wanted if wanted else None,
+        peak_coverage_90=_mean(covered),
+        bound_to_peak_ratio=_median(ratios),
+        origins=sum(map(len, covered)),
+    )
+
+
+def weekly_change(gpus: Floats) -> Floats:
+    """Return each series' mean distance from a week earlier; NaN where no two such days are known."""
+    change = np.abs(gpus[WEEK:] - gpus[:-WEEK])
+    is_known = ~np.isnan(change)
+    count = is_known.sum(axis=0)
+    return np.where(count, np.where(is_known, change, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
+
+
+def clustered_interval(covered: Sequence[Floats]) -> tuple[float, float] | None:
+    """Return the 95 % interval of a coverage from flags by (window date, series): series of one date share their luck.
+
+    Student's t on the linearised ratio, a cluster a date. None with fewer than two dates.
+    """
+    known = [each for each in covered if len(each)]
+    if len(known) < 2:
+        return None
+    total = sum(map(len, known))
+    coverage = sum(float(each.sum()) for each in known) / total
+    off = np.array([float(each.sum()) - coverage * len(each) for each in known])
+    count = len(known)
+    error = float(np.sqrt(count / (count - 1) * np.square(off).sum())) / total
+    reach = _student(count - 1) * error
+    return max(0.0, coverage - reach), min(1.0, coverage + reach)
+
+
+_STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
+
+
+def _student(freedom: int) -> float:
+    """Return t of 97.5 %; beyond ten degrees a good approximation of it."""
+    return _STUDENT.get(freedom, 1.96 + 2.4 / freedom + 3.0 / freedom**2)
+
+
+def _pinball(over: Floats, *, quantile: float) -> Floats:
+    return np.asarray(np.where(over > 0, quantile * over, (quantile - 1) * over).sum())
+
+
+def _mean(parts: Sequence[Floats]) -> float | None:
+    joined = np.concatenate(parts) if parts else np.zeros(0)
+    return float(joined.mean()) if len(joined) else None
+
+
+def _median(parts: Sequence[Floats]) -> float | None:
+    joined = np.concatenate(parts) if parts else np.zeros(0)
+    return float(np.median(joined)) if len(joined) else None
+
+
+# -- a backtest --
+
+
+class TooShort(ValueError):
+    """No window can be judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredSeries:
+    team: str
+    treatment: Treatment
+    measured: Measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backtest:
+    pooled: Measured
+    """Of what the program uses: the combination, all series together."""
+    methods: Mapping[str, Measured]
+    """The combination among them."""
+    series: tuple[MeasuredSeries, ...]
+    """Of the combination."""
+    window_days: tuple[int, ...]
+    """Places of the days on which the windows begin."""
+    interval: tuple[float, float] | None
+    """95 % of the pooled coverage, clustered by window date."""
+
+
+def backtest(series: DailyPeaks, *, horizon_days: int) -> Backtest:
+    """Return how good forecasts would have been. Raises TooShort where no window can be judged."""
+    judged = judged_origins(series.day_count, horizon_days=horizon_days)
+    if not judged or not series.names:
+        raise TooShort(
+            f"{series.day_count} days of {len(series.names)} series are there; expected one series and "
+            f"{LEAST_DAYS + horizon_days} days: two weeks, and a window of {horizon_days} days to judge"
+        )
+    names = (*METHODS, COMBINED)
+    rolled = roll(series, horizon_days=horizon_days, keep=names)
+    windows = {name: [_judge(series, rolled, method=name, origin=origin) for origin in judged] for name in names}
+    everyone = np.arange(len(series.names))
+    methods = {name: measure(windows[name], columns=everyone) for name in names}
+    return Backtest(
+        pooled=methods[COMBINED],
+        methods=methods,
+        series=tuple(
+            MeasuredSeries(
+                team=team, treatment=treatment, measured=measure(windows[COMBINED], columns=everyone[[place]])
+            )
+            for place, (team, treatment) in enumerate(zip(series.names, series.treatments(), strict=True))
+        ),
+        window_days=judged,
+        interval=clustered_interval([covered_of(each) for each in windows[COMBINED]]),
+    )
+
+
+def covered_of(window: Judged) -> Floats:
+    """Return a 1 for each series whose peak the bound held, a 0 for the others that were there."""
+    is_there = ~np.isnan(window.bound) & ~np.isnan(window.came).any(axis=0)
+    return np.asarray((window.bound >= window.came.max(axis=0))[is_there], dtype=np.float64)
+
+
+def _judge(series: DailyPeaks, rolled: Rolled, *, method: str, origin: int) -> Judged:
+    outlook = Outlook(rolled, method=method, number=rolled.origins.places.index(origin))
+    cap = series.caps_at(origin)
+    return Judged(
+        origin=origin,
+        came=series.gpus[origin : origin + rolled.origins.horizon_days],
+        told=np.minimum(outlook.day_quantiles(DAY_QUANTILES), cap),
+        bound=np.minimum(outlook.peak_quantiles([BOUND])[0], cap),
+        weekly_change=weekly_change(series.gpus[:origin]),
+    )

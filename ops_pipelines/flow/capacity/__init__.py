@@ -1,1 +1,0 @@
-"""Capacity: days summed, peaks foretold each quarter, the plan that follows, and what was kept of it."""
