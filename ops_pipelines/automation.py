@@ -22,8 +22,8 @@ from ops_pipelines.core.entries import ApprovalWay
 from ops_pipelines.core.identity import PlanId, parse_node_name
 from ops_pipelines.core.lake import LakeKeeper
 from ops_pipelines.core.periods import week_of
-from ops_pipelines.flow.people import orders
 from ops_pipelines.launched_by import launched_by
+from ops_pipelines.people import orders
 from ops_pipelines.quota_jobs import QUOTA_JOBS, QUOTA_SCHEDULES
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.by_hand import drain_by_hand, return_by_hand

@@ -34,7 +34,6 @@ from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.record import ShelfError, StatementFilesError
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.flow.people.approval_links import ForgedLink, LinkRefused
 from ops_pipelines.lake.node_names import names_of
 from ops_pipelines.lake.quantities import readable
 from ops_pipelines.observe.alerts import (
@@ -47,6 +46,7 @@ from ops_pipelines.observe.alerts import (
 )
 from ops_pipelines.pages.index import Listed, write_index
 from ops_pipelines.pages.render import CONTENT_SECURITY_POLICY, render
+from ops_pipelines.people.orders import ForgedLink, LinkRefused
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.remediate.plans.configuration import read_vital_signs, vital_signs
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
@@ -510,8 +510,8 @@ Refuse = Callable[..., Response]
 
 def _calendar(site: Site) -> Route:
     def calendar(request: Request) -> Response:
-        from ops_pipelines.flow.people.planned_times import planned_times
         from ops_pipelines.pages.calendar_feed import MEDIA_TYPE, write_calendar
+        from ops_pipelines.people.planned_times import planned_times
 
         try:
             cluster = site.open_cluster()

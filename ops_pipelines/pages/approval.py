@@ -15,8 +15,8 @@ from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import IncidentPlan, TouchedJob
 from ops_pipelines.core.policy import Policy
-from ops_pipelines.flow.people.approval_links import LinkClaim
 from ops_pipelines.pages.render import render
+from ops_pipelines.people.orders import LinkClaim
 from ops_pipelines.remediate.guardrails.consents import CLASS_OF, needs_yes
 from ops_pipelines.remediate.testimony import explain_action
 

@@ -1,6 +1,6 @@
 """The calendar that people subscribe to, as iCalendar (RFC 5545): one event for each planned time, under a stable UID.
 
-What stands in it is `flow.people.planned_times`. Text of logs and users is one line in it and never a property of its
+What stands in it is `people.planned_times`. Text of logs and users is one line in it and never a property of its
 own.
 """
 
@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 from icalendar import Calendar, Event
 
-from ops_pipelines.flow.people.planned_times import PlannedKind, PlannedTime
 from ops_pipelines.lake.quantities import readable
+from ops_pipelines.people.planned_times import PlannedKind, PlannedTime
 
 MEDIA_TYPE = "text/calendar; charset=utf-8"
 _ASKED_AGAIN_AFTER = timedelta(minutes=15)

@@ -5,8 +5,8 @@ from datetime import timedelta
 import dagster as dg
 
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.flow.telling.silences import keep_silences
 from ops_pipelines.observe.alerts import forget_untold
+from ops_pipelines.people.silences import keep_silences
 from ops_pipelines.sensors.runs import hold_lease, leave_beat, one_at_a_time, why_not_held
 
 NAME = "alert_sensor"

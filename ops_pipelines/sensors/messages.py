@@ -9,8 +9,8 @@ import dagster as dg
 
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import LedgerError
-from ops_pipelines.flow.telling.delivery import deliver, forget_old
-from ops_pipelines.flow.telling.tell import tell
+from ops_pipelines.people.compose import tell
+from ops_pipelines.people.delivery import deliver, forget_old
 from ops_pipelines.sensors.runs import hold_lease, leave_beat, one_at_a_time, why_not_held
 
 _DELIVER_FOR = timedelta(seconds=3)

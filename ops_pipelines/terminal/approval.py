@@ -1,4 +1,4 @@
-"""Whether a yes to a plan can still have an effect, and what stands in its way; `flow.people.orders` records it."""
+"""Whether a yes to a plan can still have an effect, and what stands in its way; `people.orders` records it."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.proof import Patience, Refusal
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.flow.people.orders import waiting_plan
+from ops_pipelines.people.orders import waiting_plan
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.remediate.guardrails.consents import needs_yes
 from ops_pipelines.remediate.testimony import explain_action

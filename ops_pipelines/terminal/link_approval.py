@@ -1,7 +1,7 @@
 """What an approval link shows, and what the form behind it does: the yes of one named person, over HTTP.
 
 Whoever merely opens the address approves nothing: link previews, prefetching mail clients and scanners open every link
-that they see. Routes and headers are `server`'s, the page `pages.approval`, the record `flow.people.orders`'s.
+that they see. Routes and headers are `server`'s, the page `pages.approval`, the record `people.orders`'s.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.flow.people.approval_links import LinkClaim, LinkRefused, plan_of, read_link
-from ops_pipelines.flow.people.orders import approve_by_link
 from ops_pipelines.pages.approval import CONFIRMATION, ApprovalMatter, write_question, write_thanks
+from ops_pipelines.people.orders import LinkClaim, LinkRefused, approve_by_link, plan_of, read_link
 from ops_pipelines.terminal.approval import plan_to_approve, what_stands_in_the_way
 from ops_pipelines.terminal.outlook import Outlook
 

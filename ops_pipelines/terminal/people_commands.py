@@ -1,6 +1,6 @@
 """`ops-pipelines approve`, `approval-link`, `pause`, `close` and `resume-autopilot`: what a person says, in their name.
 
-What is said is recorded by `flow.people.orders`; whether a yes can still have an effect is `approval`'s.
+What is said is recorded by `people.orders`; whether a yes can still have an effect is `approval`'s.
 """
 
 import sys
@@ -31,7 +31,7 @@ def approve(
     What will be done is shown first. A plan that changes gets another name: an approval never carries over.
     """
     from ops_pipelines.core.identity import PlanId
-    from ops_pipelines.flow.people import orders
+    from ops_pipelines.people import orders
     from ops_pipelines.terminal.approval import plan_to_approve, what_stands_in_the_way
     from ops_pipelines.terminal.incident_views import PlanStanding, view_plan
     from ops_pipelines.terminal.outlook import Outlook
@@ -74,7 +74,7 @@ def approval_link(
     from ops_pipelines.core.entries import ApprovalWay
     from ops_pipelines.core.identity import PlanId
     from ops_pipelines.core.policy import PolicyError
-    from ops_pipelines.flow.people.approval_links import link_for
+    from ops_pipelines.people.orders import link_for
     from ops_pipelines.terminal.approval import plan_to_approve
     from ops_pipelines.terminal.outlook import Outlook
 
@@ -143,7 +143,7 @@ def close(
 ) -> None:
     """End an incident that was handed to a person. Touches no node."""
     from ops_pipelines.core.identity import IncidentId
-    from ops_pipelines.flow.people import orders
+    from ops_pipelines.people import orders
     from ops_pipelines.terminal.tables import console, print_lines
 
     if not reason.strip():
@@ -177,7 +177,7 @@ def resume_autopilot(
         raise typer.BadParameter("it goes with --new-ledger", param_hint="--reason")
     from ops_pipelines.core.entries import LedgerError
     from ops_pipelines.core.policy import PolicyError
-    from ops_pipelines.flow.people import orders
+    from ops_pipelines.people import orders
     from ops_pipelines.terminal.standstill import lift_beside
     from ops_pipelines.terminal.tables import console, moment, print_lines
 

@@ -78,7 +78,7 @@ def pause_in_ledger(order: Pause, open_cluster: Callable[[], "Cluster"], *, is_p
     recorded = Recorded()
 
     def tell() -> None:
-        from ops_pipelines.flow.people import orders
+        from ops_pipelines.people import orders
 
         try:
             cluster = open_cluster()

@@ -12,7 +12,7 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.flow.people import orders
+from ops_pipelines.people import orders
 from ops_pipelines.remediate.by_hand import ByHandRefused, drain_by_hand, return_by_hand
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

@@ -15,7 +15,7 @@ from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.notes import Message
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.flow.people import orders
+from ops_pipelines.people import orders
 from ops_pipelines.remediate.acts.perform import Stage
 from ops_pipelines.remediate.plans.carry_out import carry_out, carry_out_drains, plans_to_carry_out
 from ops_pipelines.remediate.plans.gate import PlanReport

@@ -18,7 +18,7 @@ from ops_pipelines.core.incident import Incident, IncidentState, Recovery
 from ops_pipelines.core.node_tests import NodeCheck, TestResult, TestRun
 from ops_pipelines.core.notes import Audience, KeptNote, Lane, Note, NoteState, Severity
 from ops_pipelines.core.policy import Mode
-from ops_pipelines.flow.people import orders
+from ops_pipelines.people import orders
 from ops_pipelines.review.incident_report import IncidentReport, report_on
 from ops_pipelines.review.story.chain import Chain, gpu_hours_words, names_words, read_chain, span_words
 from ops_pipelines.review.story.cost import MilestoneKind, cost_of, milestones_of, victims_of

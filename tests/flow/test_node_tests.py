@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.core.fault import Family
 from ops_pipelines.core.identity import ActionKey, NodeName
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.flow.people import orders
+from ops_pipelines.people import orders
 from ops_pipelines.remediate.nodes.tests import check_of, see_to_tests
 from ops_pipelines.remediate.verification import TestsStanding
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

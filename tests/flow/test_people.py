@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.policy import Mode
-from ops_pipelines.flow.people import orders
+from ops_pipelines.people import orders
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.simulator.journal import FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

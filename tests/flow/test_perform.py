@@ -18,7 +18,7 @@ from ops_pipelines.core.observation import JobState, JobStatus, NodeInspection
 from ops_pipelines.core.plan import Order
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.flow.people import orders
+from ops_pipelines.people import orders
 from ops_pipelines.remediate.acts.facts import TTL, Lease
 from ops_pipelines.remediate.acts.perform import Stage, perform
 from ops_pipelines.remediate.guardrails.facts import drain_reason

@@ -19,9 +19,9 @@ from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import LogBatch, LogLine, SourceUnavailable
 from ops_pipelines.diagnose.correlate import RENEWED_EVERY
-from ops_pipelines.flow.people import orders
 from ops_pipelines.observe.intake import take_in_logs
 from ops_pipelines.observe.rules import find
+from ops_pipelines.people import orders
 from ops_pipelines.remediate.plans.reflex import Attention, Reaction, react
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

@@ -21,9 +21,7 @@ from ops_pipelines.core.notes import (
     room_for,
 )
 from ops_pipelines.core.policy import PolicyError
-from ops_pipelines.flow.telling.batches import Batch, gather
-from ops_pipelines.flow.telling.delivery import pause_after
-from ops_pipelines.flow.telling.messages import message_of
+from ops_pipelines.people.delivery import Batch, gather, message_of, pause_after
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 RULES = TellRules(burst_count=3, refill=timedelta(minutes=10))

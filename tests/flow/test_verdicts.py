@@ -12,7 +12,7 @@ from ops_pipelines.core.action import Action, Verb
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.plan import Order
-from ops_pipelines.flow.people import orders
+from ops_pipelines.people import orders
 from ops_pipelines.remediate.acts.perform import Progress, Stage, perform
 from ops_pipelines.remediate.guardrails.facts import drain_reason
 from ops_pipelines.remediate.plans.at_once import carry_out_together

@@ -17,8 +17,8 @@ from ops_pipelines.core.action import Verb
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.incident import IncidentEvent, IncidentState, advance
 from ops_pipelines.core.notes import Silencer
-from ops_pipelines.flow.telling.silences import keep_silences
 from ops_pipelines.observe.alerts import Sender, fired
+from ops_pipelines.people.silences import keep_silences
 from ops_pipelines.resources.alertmanager import AlertmanagerSilencer
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings, WebhookSettings
 from ops_pipelines.resources.http_process import listen

@@ -16,8 +16,8 @@ from ops_pipelines.core.identity import Digest, PlanId, digest_of
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import ActionClass, Consent
 from ops_pipelines.core.record import ApprovalLinks
-from ops_pipelines.flow.people import orders
-from ops_pipelines.flow.people.approval_links import link_for, read_link
+from ops_pipelines.people import orders
+from ops_pipelines.people.orders import link_for, read_link
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.resources.documents import encode
 from tests.safety.move_kinds import CLASSES_OF_ACTS, Move, MoveKind

@@ -15,7 +15,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.policy import LadderLimits
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.flow.people import orders
+from ops_pipelines.people import orders
 from ops_pipelines.remediate.by_hand import ByHandRefused, drain_by_hand, mark_repaired, return_by_hand
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.journal import EntryKind

@@ -15,8 +15,8 @@ from ops_pipelines.core.entries import AUTOPILOT
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.core.policy import ActionClass, Consent, LadderLimits
-from ops_pipelines.flow.people import orders
-from ops_pipelines.flow.people.approval_links import LinkClaim
+from ops_pipelines.people import orders
+from ops_pipelines.people.orders import LinkClaim
 from ops_pipelines.remediate import repair_steps
 from ops_pipelines.remediate.acts import commands
 from ops_pipelines.remediate.acts.facts import Lease

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ops_pipelines.core.notes import Audience, Message, TellRules
 from ops_pipelines.core.policy import Policy
-from ops_pipelines.flow.telling.delivery import Delivered, deliver
-from ops_pipelines.flow.telling.tell import tell
+from ops_pipelines.people.compose import tell
+from ops_pipelines.people.delivery import Delivered, deliver
 from ops_pipelines.simulator.scenario import JobSpec
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 

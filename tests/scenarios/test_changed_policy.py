@@ -172,7 +172,7 @@ def test_incident_of_a_broken_policy_ends_when_the_file_is_right_again(tmp_path:
 
 
 def test_person_who_closed_the_incident_is_not_paged_about_the_same_trouble_again(tmp_path: Path) -> None:
-    from ops_pipelines.flow.people.orders import close
+    from ops_pipelines.people.orders import close
 
     autopilot = SmallAutopilot(tmp_path, node_count=3)
     since = autopilot.clock.now()

@@ -11,8 +11,8 @@ from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.policy import ActionClass, Consent
 from ops_pipelines.core.record import ApprovalLinks
-from ops_pipelines.flow.people import orders
-from ops_pipelines.flow.people.approval_links import link_for, read_link
+from ops_pipelines.people import orders
+from ops_pipelines.people.orders import link_for, read_link
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.resources.link_seal import KeyFileSeal

@@ -23,8 +23,8 @@ from ops_pipelines.core.notes import Message
 from ops_pipelines.core.observation import JobState, PowerState
 from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.core.sources import Sample, SourceRefused, SourceUnavailable
-from ops_pipelines.flow.people import orders
 from ops_pipelines.observe.intake import take_in_conditions
+from ops_pipelines.people import orders
 from ops_pipelines.remediate.plans.overdue import page_if_blind
 from ops_pipelines.simulator.commands import ImpossibleFaultError
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

@@ -14,7 +14,7 @@ from ops_pipelines.core.finding import Response
 from ops_pipelines.core.incident import IncidentEvent, IncidentState, advance
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.policy import FreezeWindow, Mode
-from ops_pipelines.flow.people import orders
+from ops_pipelines.people import orders
 from ops_pipelines.remediate import by_hand as repairs
 from ops_pipelines.remediate.by_hand import return_by_hand
 from ops_pipelines.simulator import ground_truth

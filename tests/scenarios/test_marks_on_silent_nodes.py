@@ -17,8 +17,8 @@ from ops_pipelines.core.observation import JobState, NodeStatus, PowerState
 from ops_pipelines.core.policy import ActionClass, Consent, Mode
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.flow.people import orders
 from ops_pipelines.observe.intake import take_in_conditions
+from ops_pipelines.people import orders
 from ops_pipelines.remediate.acts.facts import read_facts
 from ops_pipelines.remediate.plans.overdue import settle_left_behind
 from ops_pipelines.remediate.plans.reflex import react, see_to_marks

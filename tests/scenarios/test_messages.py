@@ -14,7 +14,7 @@ from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import ActionClass, BlastCaps, Consent, DrainBudget, MassEvent, Mode
 from ops_pipelines.core.record import ApprovalLinks
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.flow.people import orders
+from ops_pipelines.people import orders
 from ops_pipelines.simulator.journal import FaultKind
 from tests.scenarios.small_autopilot import POLICY
 from tests.scenarios.telling_stage import TellingAutopilot

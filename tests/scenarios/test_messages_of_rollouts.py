@@ -11,9 +11,9 @@ from ops_pipelines.core.notes import Audience, Message
 from ops_pipelines.core.policy import ActionClass, Consent, Policy
 from ops_pipelines.core.release import Component, Reversibility
 from ops_pipelines.core.rollout import NodeStage, RolloutState
-from ops_pipelines.flow.telling.delivery import deliver
-from ops_pipelines.flow.telling.silences import keep_silences
-from ops_pipelines.flow.telling.tell import tell
+from ops_pipelines.people.compose import tell
+from ops_pipelines.people.delivery import deliver
+from ops_pipelines.people.silences import keep_silences
 from ops_pipelines.rollouts import orders
 from ops_pipelines.simulator.versions import ReleaseTrouble
 from tests.flow.fake_silencer import FakeSilencer

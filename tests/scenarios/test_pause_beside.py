@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ops_pipelines.core.entries import EntryKind as LineKind
 from ops_pipelines.core.entries import Pause
 from ops_pipelines.core.incident import IncidentState
-from ops_pipelines.flow.people import orders
 from ops_pipelines.observe.intake import take_in_conditions, take_in_logs
+from ops_pipelines.people import orders
 from ops_pipelines.remediate.plans.reflex import react
 from ops_pipelines.resources.pause_file import PauseFile
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

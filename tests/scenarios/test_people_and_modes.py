@@ -16,7 +16,7 @@ from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.sources import LogBatch, LogLine
-from ops_pipelines.flow.people import orders
+from ops_pipelines.people import orders
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind

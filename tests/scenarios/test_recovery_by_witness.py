@@ -17,8 +17,8 @@ from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.observation import DETECTOR_SOURCE, NodeInspection, Observation, Signal
 from ops_pipelines.core.policy import MassEvent, Mode
 from ops_pipelines.core.sources import SourceRefused
-from ops_pipelines.flow.people import orders
 from ops_pipelines.observe.intake import take_in_logs
+from ops_pipelines.people import orders
 from ops_pipelines.remediate.by_hand import ByHandRefused, drain_by_hand, return_by_hand
 from ops_pipelines.remediate.plans.reflex import react
 from ops_pipelines.simulator.course import Course, Cure

@@ -10,8 +10,8 @@ from ops_pipelines.core.action import Verb
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.core.record import ApprovalLinks
-from ops_pipelines.flow.people import orders
-from ops_pipelines.flow.people.approval_links import link_for, read_link
+from ops_pipelines.people import orders
+from ops_pipelines.people.orders import link_for, read_link
 from ops_pipelines.resources.link_seal import KeyFileSeal
 from ops_pipelines.review.replay.replay import replay
 from ops_pipelines.review.replay.result import Difference, Replay

@@ -18,8 +18,8 @@ from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.plan import IncidentPlan, Snapshot
 from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.core.record import Decided
-from ops_pipelines.flow.people.orders import approve
 from ops_pipelines.observe.intake import take_in_logs
+from ops_pipelines.people.orders import approve
 from ops_pipelines.remediate.decide import Decision, decide
 from ops_pipelines.remediate.plans.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.remediate.plans.gate import prove_and_record

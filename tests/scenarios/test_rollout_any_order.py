@@ -16,7 +16,7 @@ from ops_pipelines.core.identity import NodeName, RolloutId, cause_of, is_rollou
 from ops_pipelines.core.policy import DrainBudget
 from ops_pipelines.core.release import Activation, Component
 from ops_pipelines.core.rollout import NodeStage
-from ops_pipelines.flow.people.orders import pause, resume_autopilot
+from ops_pipelines.people.orders import pause, resume_autopilot
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.rollouts import orders
 from ops_pipelines.simulator.journal import FaultKind

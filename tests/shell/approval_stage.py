@@ -13,7 +13,7 @@ import uvicorn
 
 from ops_pipelines.core.entries import Approval
 from ops_pipelines.core.identity import PlanId
-from ops_pipelines.flow.people.approval_links import link_for
+from ops_pipelines.people.orders import link_for
 from ops_pipelines.resources.http_process import listen
 from ops_pipelines.server import build_app
 from tests.shell.desk import Desk

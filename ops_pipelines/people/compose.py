@@ -1,31 +1,184 @@
-"""Reads the chain behind a cursor and composes what is to be told about each incident that changed since.
-
-Composed from the state that holds now, not from each line: what came and went between two looks is told to nobody. Keys
-keep the same fact from being told twice. Notes and cursor move in one transaction; sending is `telling.delivery`'s.
-"""
+"""Composes what is to be reported of incidents, rollouts and quotas since the last look."""
 
 import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.core.action import Verb
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import Entry, EntryKind, LedgerConflict, LedgerState
-from ops_pipelines.core.identity import IncidentId, JobId, PlanId
+from ops_pipelines.core.identity import IncidentId, JobId, PlanId, digest_of
 from ops_pipelines.core.incident import Incident, IncidentState
-from ops_pipelines.core.notes import Note, Outbox
+from ops_pipelines.core.notes import ON_CALL, Audience, Lane, Note, Outbox, Severity, body_of, quiet_end
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines.core.policy import Policy
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.core.proposal import ProposalRecord, ProposalState, ProposedQuota
+from ops_pipelines.core.rollout import Rollout
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.flow.telling.jobs import JobSituation, tell_job_people
-from ops_pipelines.flow.telling.on_call import Situation, tell_on_call
-from ops_pipelines.flow.telling.quotas import tell_of_quotas
-from ops_pipelines.flow.telling.rollouts import tell_of_rollouts
+from ops_pipelines.people.jobs import JobSituation, tell_job_people
+from ops_pipelines.people.on_call import Situation, tell_on_call
 from ops_pipelines.remediate.nodes.probation import with_moved
 from ops_pipelines.remediate.plans.moments import awaited_act, waits_for_yes, will_wait_for_yes
+from ops_pipelines.rollouts.notices import RolloutSituation, tell_teams
+from ops_pipelines.rollouts.operator_notices import tell_operators
+
+# -- composes what is to be told of quotas --
+
+
+QUOTA_SOURCE = "messages on quotas"
+_NEWS = timedelta(days=1)
+"""What is older is no news: a ledger that was never told from may be years old."""
+_QUOTAS_SINCE = 10
+
+
+def tell_of_quotas(cluster: Cluster) -> int:
+    """Compose what is new and return how many notes were kept. Raises LedgerError."""
+    outbox = cluster.outbox
+    if outbox is None:
+        return 0
+    now = cluster.clock.now()
+    after = cluster.ledger.cursor(QUOTA_SOURCE)
+    records = cluster.ledger.proposals(limit=_QUOTAS_SINCE)
+    fresh = [each for each in records if now - each.since < _NEWS]
+    cursor = " ".join(f"{each.name} {each.state.value}" for each in fresh)
+    if not fresh or cursor == after:
+        return 0
+    notes = [note for record in fresh for note in _notes_of_proposal(record, cluster, now=now)]
+    with suppress(LedgerConflict):  # Somebody else told in between: the next look finds what is left.
+        return outbox.hand_in(notes, source=QUOTA_SOURCE, after=after, cursor=cursor, now=now)
+    return 0
+
+
+def _notes_of_proposal(record: ProposalRecord, cluster: Cluster, *, now: datetime) -> list[Note]:
+    if record.state is ProposalState.APPLIED:
+        return [
+            _to_team(record, line, cluster, now=now)
+            for line in record.proposal.lines
+            if line.team and line.limit != line.after
+        ]
+    return [_question(record, cluster, now=now)] if _waits(record, cluster) else []
+
+
+def _waits(record: ProposalRecord, cluster: Cluster) -> bool:
+    policy = cluster.rules.policy
+    is_open = record.state is ProposalState.PROPOSED and record.proposal.changes_anything
+    return is_open and policy.mode is not Mode.OBSERVE and policy.consent_to(ActionClass.QUOTAS) is Consent.APPROVE
+
+
+def _question(record: ProposalRecord, cluster: Cluster, *, now: datetime) -> Note:
+    title = f"quotas for {record.proposal.day} wait for a yes"
+    return Note(
+        # By the day: a second proposal of the same day asks nobody anew.
+        key=f"quotas-{record.proposal.day}/{Audience.ON_CALL.value}/asks",
+        audience=Audience.ON_CALL,
+        recipient=ON_CALL,
+        thread=record.name,
+        subject=f"quotas for {record.proposal.day}",
+        title=title,
+        body=body_of(
+            [
+                ("What", record.proposal.headline),
+                ("Read it", f"`ops-pipelines quota diff {record.name}`"),
+                ("What you must do", f"`ops-pipelines quota apply {record.name}`; without it quotas stay as they are"),
+            ]
+        ),
+        line=title,
+        lines_title="quotas of {count} days wait for a yes",
+        severity=Severity.NOTICE,
+        likeness="quotas asks",
+        made_at=now,
+        lane=_lane(cluster, now),
+        ready_at=_ready_at(cluster, now),
+    )
+
+
+def _to_team(record: ProposalRecord, line: ProposedQuota, cluster: Cluster, *, now: datetime) -> Note:
+    kind = f" of {line.gpu_type}" if line.gpu_type else ""
+    title = f"your quota is {line.after} GPUs{kind} now, and was {line.before:g}"
+    return Note(
+        key=f"{record.name}/team/{digest_of(line.team)[:12]}/{line.gpu_type}",
+        audience=Audience.TEAM,
+        recipient=line.team,
+        thread=record.name,
+        subject=f"quotas for {record.proposal.day}",
+        title=title,
+        body=body_of([("Why", line.reason), ("Without it", line.counterfactual), ("What runs", "goes on")]),
+        line=title,
+        lines_title="{count} of your quotas changed",
+        severity=Severity.INFO,
+        likeness="quotas changed",
+        made_at=now,
+        lane=_lane(cluster, now),
+        ready_at=_ready_at(cluster, now),
+    )
+
+
+def _lane(cluster: Cluster, now: datetime) -> Lane:
+    return Lane.AT_ONCE if quiet_end(cluster.tell_rules, now) is None else Lane.DIGEST
+
+
+def _ready_at(cluster: Cluster, now: datetime) -> datetime:
+    """Return when it goes out: by night nobody is woken by a quota."""
+    morning = quiet_end(cluster.tell_rules, now)
+    return (now + cluster.tell_rules.group_window if morning is None else morning).astimezone(UTC)
+
+
+# -- composes what is to be told of each rollout that is under way --
+
+
+SOURCE = "messages on rollouts"
+_LOOKED_BACK = timedelta(hours=1)
+"""A ledger that was never told from may be years old: of its past only what is open, or ended just now, is news."""
+_LATE = timedelta(minutes=10)
+"""How much older than our last look a line may be that was written after it."""
+
+
+def tell_of_rollouts(cluster: Cluster) -> int:
+    """Compose what is new and return how many notes were kept. Raises LedgerError."""
+    outbox = cluster.outbox
+    if outbox is None:
+        return 0
+    now = cluster.clock.now()
+    after = cluster.ledger.cursor(SOURCE)
+    rollouts = cluster.ledger.rollouts(final_since=_looked_at(after, now) - _LATE)
+    if not rollouts:
+        return 0
+    minute = now.astimezone(UTC).replace(second=0, microsecond=0)
+    cursor = f"{cluster.ledger.read_state(now).head_seq} {minute.isoformat()}"
+    if cursor == after:
+        return 0
+    notes = [note for rollout in rollouts for note in _notes_of(rollout, outbox, cluster, now=now)]
+    with suppress(LedgerConflict):  # Somebody else told in between: the next look finds what is left.
+        return outbox.hand_in(notes, source=SOURCE, after=after, cursor=cursor, now=now)
+    return 0
+
+
+def _notes_of(rollout: Rollout, outbox: Outbox, cluster: Cluster, *, now: datetime) -> tuple[Note, ...]:
+    situation = RolloutSituation(
+        rollout=rollout,
+        nodes=cluster.ledger.rollout_nodes(rollout.rollout),
+        release=cluster.ledger.release(rollout.release_digest),
+        plan=cluster.ledger.rollout_plan(rollout.plan),
+        told=outbox.notes_of(rollout.rollout),
+        limits=cluster.rules.policy.rollouts,
+        rules=cluster.tell_rules,
+        now=now,
+    )
+    return (*tell_operators(situation), *tell_teams(situation))
+
+
+def _looked_at(cursor: str | None, now: datetime) -> datetime:
+    """Return when the last look was."""
+    if cursor is None:
+        return now - _LOOKED_BACK
+    return min(now, datetime.fromisoformat(cursor.partition(" ")[2]))
+
+
+# -- reads the chain behind a cursor and composes what is to be told about each incident that --
+
 
 ON_CALL_SOURCE = "messages to the on-call"
 JOBS_SOURCE = "messages to owners and teams"
