@@ -9,11 +9,11 @@ import ops_pipelines
 
 ROOT = Path(ops_pipelines.__file__).parent
 MAKERS = {
-    "Proof": "domain/plan_proof.py",
-    "CheckedPlan": "domain/plan_proof.py",
-    "ProvedPlan": "domain/plan_proof.py",
-    "ActProof": "domain/act_proof.py",
-    "QuotaProof": "domain/quota/proposal_proof.py",
+    "Proof": "remediate/plan_proof.py",
+    "CheckedPlan": "remediate/plan_proof.py",
+    "ProvedPlan": "remediate/plan_proof.py",
+    "ActProof": "remediate/act_proof.py",
+    "QuotaProof": "quotas/proof.py",
 }
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
-import ops_pipelines.frames.detectors
+import ops_pipelines.observe.detectors
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -756,7 +756,7 @@ def test_whatever_a_detector_names_is_kept_for_it() -> None:
     measured = {name for table in TABLES.values() for name, each in table.by_name.items() if each.quantity is not None}
     named = {
         node.value
-        for file in Path(ops_pipelines.frames.detectors.__path__[0]).glob("*.py")
+        for file in Path(ops_pipelines.observe.detectors.__path__[0]).glob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
