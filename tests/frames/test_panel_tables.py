@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
-import ops_pipelines.observe.detectors
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ops_pipelines.observe.detectors
 from ops_pipelines.core.identity import JobId, NodeName, Place, Topology
 from ops_pipelines.core.observation import NO_NODE, JobState, JobStatus, Workload
 from ops_pipelines.lake.schema import TABLES
