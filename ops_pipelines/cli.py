@@ -1,6 +1,6 @@
 """The command line: all its commands in their order, and those that show how a cluster stands.
 
-What is decided stands in `domain` and `flow`; the shape and print of answers, and the other commands, in `terminal`.
+What is decided stands in the subjects; the shape and print of answers, and the other commands, in `terminal`.
 Everything beyond typer is imported inside functions, so that `--help` and completion answer at once. Longer than our
 modules are, because each command carries its help text.
 """

@@ -1,6 +1,6 @@
 """The part of the command line that deals with the lake: files from outside into it, questions to it, its retention.
 
-Mounted by `cli`. What is computed stands in `flow`, `frames` and `resources`.
+Mounted by `cli`. What is computed stands in the subjects and in `resources`.
 """
 
 import json

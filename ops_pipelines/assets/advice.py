@@ -1,7 +1,7 @@
 """Group `advice`, once a week: what teams could do better, told to them once, and whether they did it.
 
 A partition is a week from Monday 00:00 UTC. One that is materialised anew tells nobody twice, and weeks later nobody at
-all. Finds, sends and follows up through `flow.advice`; shows.
+all. Finds, sends and follows up through `efficiency`; shows.
 """
 
 from collections.abc import Mapping, Sequence

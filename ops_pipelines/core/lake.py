@@ -20,7 +20,7 @@ class LakeError(RuntimeError):
 
 @runtime_checkable
 class Rows(Protocol):
-    """Rows of one table, as `frames` computes them (an Arrow table)."""
+    """Rows of one table, as `lake` computes them (an Arrow table)."""
 
     @property
     def num_rows(self) -> int: ...

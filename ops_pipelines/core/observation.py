@@ -1,6 +1,6 @@
 """Validated facts, each with its time: what the logs said, what the metrics show, how nodes and jobs stand.
 
-Facts only. What they mean is `finding`'s business; how raw lines and samples become facts is that of `frames`.
+Facts only. What they mean is `finding`'s business; how raw lines and samples become facts is that of `lake`.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ class Signal(Enum):
     LOG_SIGNATURE = "log_signature"
     """A line matched a row of catalogue/log_signatures.csv, named by `signature`."""
 
-    # What windows of samples show (`frames.detectors`); `value` is the number that decided, in the unit of the text.
+    # What windows of samples show (`observe.detectors`); `value` is the number that decided, in the unit of the text.
     ROW_REMAP = "row_remap"
     """A row remap is pending, failed, or the reserve runs out; `code` 1, 2, 3."""
     ECC_RATE = "ecc_rate"

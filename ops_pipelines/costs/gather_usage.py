@@ -1,7 +1,7 @@
 """What became of each installed GPU in a part of a month, read from the lake day by day and kept as sums.
 
 A month of a large cluster is never held as rows: one local day is, and its sums stay. Whose seconds are whose is
-`frames.usage`'s, what took nodes from work is `states`'. No money.
+`costs`'s, what took nodes from work is `states`'. No money.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
 """The statement of a month, or of as much of it as is over, and how the budgets of teams stand.
 
-Joins usage, prices and lost hours; the arithmetic is `domain.cost`'s. What cannot be charged is a value with its
+Joins usage, prices and lost hours; the arithmetic is `costs`'s. What cannot be charged is a value with its
 reason: hours are counted all the same.
 """
 

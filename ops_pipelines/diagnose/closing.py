@@ -1,7 +1,7 @@
 """When an incident is over without our doing: it cleared, was put right by others, was never more than a word.
 
 Each reason is one pass over the board. Whether conditions still hold is `standing`; what our own repairs come to is
-`domain.returning`.
+`remediate`.
 """
 
 from collections.abc import Collection

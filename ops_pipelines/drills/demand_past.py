@@ -2,7 +2,7 @@
 
 PRETENDED: nothing of it ran anywhere. Only for the demo's simulator and the lab's throw-away Slurm; hours and days that
 are in the lake already, computed from what ran there, are left as they are. Peaks of days are counted from pretended
-hours as from any: by `frames.peaks`.
+hours as from any: by `capacity.peaks`.
 """
 
 from collections import defaultdict

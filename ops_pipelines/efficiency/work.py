@@ -1,6 +1,6 @@
 """What is known of jobs that are alike in some weeks: the input of every rule about jobs. Values only.
 
-Made by `frames.advice`. Unknown is None or 0 hours seen, and never taken for good or bad.
+Made by `efficiency`. Unknown is None or 0 hours seen, and never taken for good or bad.
 """
 
 from collections.abc import Mapping

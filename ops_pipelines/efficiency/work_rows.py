@@ -1,6 +1,6 @@
 """Hours of allocations, efficiency and accounting -> what jobs that are alike did in them.
 
-Alike: one team, one user, one name but for a number at its end. Whether that is good or bad is `domain.advice`'s.
+Alike: one team, one user, one name but for a number at its end. Whether that is good or bad is `efficiency`'s.
 What lines tell of checkpoints comes from `saves`.
 """
 

@@ -218,7 +218,7 @@ CONDITION_RULES = {
         source="a loss that stays up for minutes; shorter spikes often pass (BLOOM and OPT chronicles)",
     ),
 }
-"""Every signal of `frames.detectors`."""
+"""Every signal of `observe.detectors`."""
 
 _BY_CODE = {
     (Signal.ROW_REMAP, 2): FirstAction.RMA,

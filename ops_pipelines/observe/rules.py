@@ -1,7 +1,7 @@
 """What observations mean: one rule, one function; each finding names its evidence and the source of the rule.
 
 The meaning of codes is data (`Catalogue`), that of conditions a table (`condition_rules`), never an `if` in a rule.
-What a finding is made of stands in `finding`; what several of them mean together is `domain.diagnosis`.
+What a finding is made of stands in `finding`; what several of them mean together is `diagnose`.
 """
 
 from dataclasses import replace

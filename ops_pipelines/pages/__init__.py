@@ -1,1 +1,1 @@
-"""Self-contained HTML for people: one module a page. Shows values of `flow` and `domain`; decides and reads nothing."""
+"""Self-contained HTML for people: one module a page. Shows values of the subjects; decides and reads nothing."""

@@ -1,4 +1,4 @@
-"""Which lanes an incident's picture has, and what each bar and mark stands for. Drawing is `frames.pictures`'."""
+"""Which lanes an incident's picture has, and what each bar and mark stands for. Drawing is `report.pictures`'."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta

@@ -1,6 +1,6 @@
 """The page that lays two policies side by side over recorded history: attached to every proposal of a policy.
 
-Shows what `flow.hindsight.replay` found; decides nothing.
+Shows what `review.replay` found; decides nothing.
 """
 
 from collections import Counter

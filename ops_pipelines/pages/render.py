@@ -26,7 +26,7 @@ def render(template: str, values: Mapping[str, object]) -> str:
 
 
 def drawn(svg: str) -> Markup:
-    """Return a picture that `frames.pictures` drew, and escaped itself, as the markup that it is."""
+    """Return a picture that `report.pictures` drew, and escaped itself, as the markup that it is."""
     return Markup(svg)  # noqa: S704 our own pictures alone
 
 

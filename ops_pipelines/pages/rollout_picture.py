@@ -1,4 +1,4 @@
-"""What a rollout has done so far, node by node: which bars each has. Drawing is `frames.pictures`'.
+"""What a rollout has done so far, node by node: which bars each has. Drawing is `report.pictures`'.
 
 Read off the acts in the ledger, so that it shows what was done and not what was planned.
 """

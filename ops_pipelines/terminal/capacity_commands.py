@@ -1,7 +1,7 @@
 """`ops-pipelines capacity`: peaks ahead, what to order by when, the quarter's report; and how good forecasts were.
 
-Orders nothing and keeps nothing: what is kept of a quarter is the asset's. What is computed is `flow.capacity`'s and
-`frames.forecast`'s; the shape of answers stands in `capacity_views`, their print in `capacity_tables`.
+Orders nothing and keeps nothing: what is kept of a quarter is the asset's. What is computed is `capacity`'s and
+`capacity.forecast`'s; the shape of answers stands in `capacity_views`, their print in `capacity_tables`.
 """
 
 import json as documents

@@ -1,7 +1,7 @@
 """What is believed to have broken and what speaks for it, as values in the shape of their JSON.
 
 Here too: an incident that recorded time shows, of which nothing but this is known (`diagnose`). Field names are the
-JSON keys. Believing is `domain.diagnosis`', printing `explain`'s.
+JSON keys. Believing is `diagnose`', printing `explain`'s.
 """
 
 from dataclasses import dataclass

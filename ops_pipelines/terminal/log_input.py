@@ -1,6 +1,6 @@
 """Opens a log that a person names: a file or standard input, gzipped or not, as a stream of bytes that may end early.
 
-What its lines mean is `frames.logs`' business.
+What its lines mean is `observe.logs`' business.
 """
 
 import gzip

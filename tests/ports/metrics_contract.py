@@ -1,6 +1,6 @@
 """What every source of metrics must do: one suite, run on the simulator and on real Prometheus-compatible servers.
 
-A subclass provides the `world` fixture and nothing else. Bodies are read here by plain means, not by `frames`.
+A subclass provides the `world` fixture and nothing else. Bodies are read here by plain means, not by `lake`.
 """
 
 import json

@@ -1,6 +1,6 @@
 """ARCHITECTURE.md names each module that a log line crosses on its way to a drain, and how often each source is read.
 
-Crossed: called from another ring, or part of `flow`. Left out are values that go along, and those asked for one answer.
+Crossed: called from another room. Left out are values that go along, and those asked for one answer.
 """
 
 import re

@@ -1,6 +1,6 @@
 """One day's placement: who stood apart, what was in pieces or out of reach, and who waited how long. Advice only.
 
-Gathers; what it means is `domain.placement`'s to say. What nobody knows stands in `notes`, and in no number.
+Gathers; what it means is `efficiency.placement`'s to say. What nobody knows stands in `notes`, and in no number.
 """
 
 from collections.abc import Sequence

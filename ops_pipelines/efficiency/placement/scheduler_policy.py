@@ -1,7 +1,7 @@
 """What a scheduler's settings mean for who waits how long. Which values are unwanted is catalogue/scheduler_policy.csv.
 
 Pure: settings and rows in, findings out. A row whose condition does not hold, or whose setting nobody told, says
-nothing: `unknown` names the latter. Reading settings is `core.scheduler`, reading rows `frames.placement`.
+nothing: `unknown` names the latter. Reading settings is `core.scheduler`, reading rows `efficiency.placement`.
 """
 
 import re

@@ -35,7 +35,7 @@ class IdleLadderModel(StrictModel):
 
 
 class AdviceModel(StrictModel):
-    """The section `advice` of policy.yaml. The defaults are those of `domain.advice`."""
+    """The section `advice` of policy.yaml. The defaults are those of `efficiency`."""
 
     tells_teams: bool = _D.tells_teams
     per_team_count: Some = _D.per_team_count

@@ -25,7 +25,7 @@ def _rising(ratios: list[float]) -> list[float]:
 
 
 class CapacityPolicyModel(StrictModel):
-    """The defaults are those of `domain.capacity`."""
+    """The defaults are those of `capacity`."""
 
     shortage_probability_max: Annotated[float, Field(gt=0, le=0.5)] = _D.shortage_probability_max
     horizon_weeks: Annotated[int, Field(ge=4, le=104)] = _D.horizon_weeks

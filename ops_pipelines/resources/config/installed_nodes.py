@@ -1,6 +1,6 @@
 """The register of nodes, from the racks of cluster.yaml: what stands where, from which day on, bought with which GPUs.
 
-Who asks for prices and types of GPU asks here. What became of their hours is `frames.usage`'s.
+Who asks for prices and types of GPU asks here. What became of their hours is `costs`'s.
 """
 
 from collections import Counter

@@ -29,7 +29,7 @@ class QuotaFreezeModel(StrictModel):
 
 
 class QuotasModel(StrictModel):
-    """The section `quotas` of policy.yaml. The defaults are those of `domain.quota`."""
+    """The section `quotas` of policy.yaml. The defaults are those of `quotas`."""
 
     half_life_hours: Hours = _REBALANCE.half_life_hours
     window_days: DayCount = _REBALANCE.window_days

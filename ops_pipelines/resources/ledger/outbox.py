@@ -1,6 +1,6 @@
 """The outbox in the ledger's database: one row a note, with what became of it. No part of the chain.
 
-Each function runs inside a transaction of its caller. What a note says, and when it is tried, is `flow`'s business.
+Each function runs inside a transaction of its caller. What a note says, and when it is tried, is `people`'s business.
 """
 
 from collections.abc import Collection, Mapping

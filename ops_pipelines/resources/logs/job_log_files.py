@@ -1,7 +1,7 @@
 """The logs port on the output files of jobs: `slurm-%j.out`, `logs/%j/%t.log`. A file's name says whose lines it holds,
 and its owner who says so: whoever may write into one directory may name files after jobs of others.
 
-How far each file was read, over rotation, truncation and restarts, is `tailed_files`; what a line means is `frames`.
+How far each file was read, over rotation, truncation and restarts, is `tailed_files`; what a line means is `lake`.
 """
 
 import glob

@@ -1,7 +1,7 @@
 """The logs port on Grafana Loki's HTTP API: lines of nodes or jobs, followed by their time.
 
 Tested against a fake server that behaves as Loki's documentation of `/loki/api/v1/query_range` says; no real Loki was
-at hand. Asks and hands on: what a line means is `frames`. Secrets are read from files at each question, sent in
+at hand. Asks and hands on: what a line means is `lake`. Secrets are read from files at each question, sent in
 headers only, and stand in no message.
 """
 
