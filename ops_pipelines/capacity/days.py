@@ -1,7 +1,8 @@
 """`daily_peaks` of one local day, from what the lake and the ledger know, and kept there.
 
-Gathers; what is counted is `capacity.peaks`'. A source that is silent gives no rows and a note. Telemetry is read hour by
-hour: a day of a large cluster is never held. Asked again, a day gives the same rows, unless more is known by then.
+Gathers; what is counted is `capacity.peaks`'. A source that is silent gives no rows and a note. Telemetry is read
+hour by hour: a day of a large cluster is never held. Asked again, a day gives the same rows, unless more is known by
+then.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
 """On whose word an act would be begun, and why it must not be, on facts just read and the ledger as it is by then.
 
-Runs inside the ledger's transaction. The guardrails themselves are `remediate.guardrails`'; here stands what they cannot
-know: whose plan is in force, who said yes, and how old the facts are.
+Runs inside the ledger's transaction. The guardrails themselves are `remediate.guardrails`'; here stands what they
+cannot know: whose plan is in force, who said yes, and how old the facts are.
 """
 
 from collections.abc import Collection, Mapping, Sequence
