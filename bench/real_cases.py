@@ -39,7 +39,7 @@ from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.observation import JobState, JobStatus, Observation, Signal, Workload
 from ops_pipelines.observe.detectors.stragglers import TraceVerdict, judge_ranks, read_rank_times
 from ops_pipelines.observe.logs import tables as log
-from ops_pipelines.observe.logs.signals import coded_observations, observations_of
+from ops_pipelines.observe.logs.observations import coded_observations, observations_of
 from ops_pipelines.observe.logs.tables import RawLine, Writer, tabulate
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.review.retrace import Event, Retrace, Spell, turns

@@ -22,7 +22,8 @@ from ops_pipelines.core.observation import (
 )
 from ops_pipelines.observe.detectors.detect import detect
 from ops_pipelines.observe.detectors.job_failures import SHORT_LIFE, EndedAttempt, detect_failures
-from ops_pipelines.observe.logs.signals import observations_of, observe_log_lines
+from ops_pipelines.observe.logs.observations import observations_of
+from ops_pipelines.observe.logs.signals import observe_log_lines
 from ops_pipelines.observe.logs.tables import Writer, tabulate_lines
 from ops_pipelines.observe.panels.panel import Detection
 from ops_pipelines.review.retrace import Event, Retrace, Spell, turns

@@ -90,7 +90,7 @@ def keep_day(desk: TeamsDesk, summed: DaySummed) -> int:
 
 def _open_book(desk: TeamsDesk, *, day: date) -> "DayBook":
     from ops_pipelines.capacity.peaks.day import DayBook
-    from ops_pipelines.lake.rates import day_begins, first_hour
+    from ops_pipelines.lake.local_days import day_begins, first_hour
 
     start, end = (first_hour(each, zone=desk.zone) for each in (day, day + timedelta(days=1)))
     return DayBook(day=day, start=start, end=end, begins_at=day_begins(day, zone=desk.zone), zone=desk.zone.key)

@@ -105,7 +105,7 @@ def plan_quarter(desk: TeamsDesk, forecast: CapacityForecast) -> CapacityPlan:
 
 def plan_from(desk: TeamsDesk, forecast: CapacityForecast, past: Past) -> CapacityPlan:
     """Return the plan from a past that is read already. Raises LakeError, LedgerError."""
-    from ops_pipelines.lake.rates import day_begins
+    from ops_pipelines.lake.local_days import day_begins
 
     settings = desk.capacity or CapacitySettings()
     shapes = past.recorded.week_shapes()

@@ -24,7 +24,7 @@ _WEEK = timedelta(days=7)
 
 def gather_supply(desk: TeamsDesk, past: Past, *, weeks: int) -> tuple[SupplyInputs, tuple[str, ...]]:
     """Return what supply follows from, and notes on what is not known. Raises LedgerError."""
-    from ops_pipelines.lake.rates import day_begins
+    from ops_pipelines.lake.local_days import day_begins
 
     as_of = past.as_of
     begins_at = day_begins(as_of, zone=desk.zone)
@@ -122,7 +122,7 @@ def _not_in_register(
 
 def _ratios(resource: Resource, past: Past, desk: TeamsDesk) -> Mapping[GpuType, Sequence[float]]:
     """Return daily means over what was installed on that day, oldest first; by type."""
-    from ops_pipelines.lake.rates import day_begins
+    from ops_pipelines.lake.local_days import day_begins
 
     history = past.history.of(resource)
     found: dict[GpuType, tuple[float, ...]] = {}

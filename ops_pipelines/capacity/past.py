@@ -158,7 +158,7 @@ Spans = Mapping[NodeName, Sequence[tuple[datetime, datetime]]]
 
 def gather_batches(desk: TeamsDesk, past: Past) -> tuple[Batch, ...]:
     """Return the batches that stand on the day of the forecast, by asset and day. Raises LedgerError."""
-    from ops_pipelines.lake.rates import day_begins
+    from ops_pipelines.lake.local_days import day_begins
 
     until = day_begins(past.as_of, zone=desk.zone)
     there: defaultdict[tuple[str, str, datetime], list[InstalledNode]] = defaultdict(list)

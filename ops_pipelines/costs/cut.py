@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.costs.holds import FATES, RANKS, Hold, NodeState
+from ops_pipelines.costs.holds import Hold
+from ops_pipelines.costs.intervals import FATES, RANKS, NodeState
 from ops_pipelines.costs.usage import Fate, Owner
 from ops_pipelines.teams.price import InstalledNode
 

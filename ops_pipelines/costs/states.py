@@ -17,7 +17,7 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.rollout import IN_HAND, NodeStage, Rollout, RolloutNode
-from ops_pipelines.costs.holds import Condition, NodeState
+from ops_pipelines.costs.intervals import Condition, NodeState
 from ops_pipelines.review.story.cost import done_at, spans_out
 from ops_pipelines.teams.desk import TeamsDesk
 

@@ -8,7 +8,7 @@ from enum import Enum
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.lake.rates import day_begins, days_between
+from ops_pipelines.lake.local_days import day_begins, days_between
 
 # -- what became of each installed GPU-second --
 

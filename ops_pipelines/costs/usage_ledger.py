@@ -13,7 +13,8 @@ from ops_pipelines.core.identity import NodeName, parse_node_name
 from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.costs.cut import Claim, NodeCut, Share, cut_node, installed_seconds
-from ops_pipelines.costs.holds import Begins, Hold, NodeState, ReadOwner, check_installed, owner_by_account, read_holds
+from ops_pipelines.costs.holds import Begins, Hold, ReadOwner, owner_by_account, read_holds
+from ops_pipelines.costs.intervals import NodeState, check_installed
 from ops_pipelines.costs.usage import Fate, Owner, PartUsage, UsageLine, sum_usage
 from ops_pipelines.lake.quantities import Refused
 from ops_pipelines.teams.price import InstalledAsset, InstalledNode

@@ -19,7 +19,7 @@ from ops_pipelines.core.cluster import hour_of
 from ops_pipelines.core.lake import Lake
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.lake.hours import split_by_hour
-from ops_pipelines.lake.rates import day_begins, first_hour
+from ops_pipelines.lake.local_days import day_begins, first_hour
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.quotas.gather_demand import TABLE
 from ops_pipelines.simulator.past_demand import DEMO_PLAN, PastPlan, Row, past_demand

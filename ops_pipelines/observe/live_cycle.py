@@ -325,7 +325,7 @@ def _follow(
 
 
 def _observations(tables: Mapping[str, Rows], *, window: LiveWindow | None) -> tuple[Observation, ...]:
-    from ops_pipelines.observe.logs.signals import LOG_TABLES, observations_of
+    from ops_pipelines.observe.logs.observations import LOG_TABLES, observations_of
 
     gpus = None if window is None else window.gpus
     return tuple(

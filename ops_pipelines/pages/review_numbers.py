@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from ops_pipelines.core.objectives import ANY_TEAM, ObjectiveKind
-from ops_pipelines.diagnose.defects import Rate
+from ops_pipelines.diagnose.failure_rates import Rate
 from ops_pipelines.pages.render import duration
 from ops_pipelines.report.pictures.bars import Shade
 from ops_pipelines.review.job_runs import Cause

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from ops_pipelines.core.objectives import UNITS, Budget, BudgetState
 from ops_pipelines.core.overlap import tell
-from ops_pipelines.diagnose.defects import MeanTime, Rate
+from ops_pipelines.diagnose.failure_rates import MeanTime, Rate
 from ops_pipelines.pages.render import drawn, duration, render
 from ops_pipelines.pages.review_numbers import (
     CAUSES,

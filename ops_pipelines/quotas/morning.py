@@ -208,7 +208,7 @@ def _demand_of(kind: GpuType, desk: TeamsDesk, *, as_of: datetime) -> DemandPast
 
 
 def _past_of(kind: GpuType, desk: TeamsDesk, *, as_of: datetime) -> TypePast:
-    from ops_pipelines.lake.rates import first_hour
+    from ops_pipelines.lake.local_days import first_hour
     from ops_pipelines.quotas.wanted.daily import COLUMNS, served_days
 
     past = _demand_of(kind, desk, as_of=as_of)

@@ -115,7 +115,7 @@ def used_in(desk: TeamsDesk, *, day: date) -> Used:
 
 def begin_of(day: date, desk: TeamsDesk) -> datetime:
     """Return when a local day begins, in UTC."""
-    from ops_pipelines.lake.rates import day_begins
+    from ops_pipelines.lake.local_days import day_begins
 
     return day_begins(day, zone=desk.zone)
 

@@ -369,7 +369,7 @@ def _failures(attempts: Sequence[JobStatus], *, start: datetime, end: datetime) 
 
 def _events(lake: Lake, *, start: datetime, end: datetime, topology: Topology) -> tuple[Event, ...]:
     """Return what lines say: codes of the driver by the sensor's own reader, every other signature by the tables."""
-    from ops_pipelines.observe.logs.signals import coded_observations, observations_of
+    from ops_pipelines.observe.logs.observations import coded_observations, observations_of
     from ops_pipelines.observe.panels.grid import addresses_of
 
     until = end + timedelta(microseconds=1)

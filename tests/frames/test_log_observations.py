@@ -13,7 +13,7 @@ from ops_pipelines.core.observation import NO_NODE, Observation, Signal
 from ops_pipelines.core.sources import LogLine
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.observe.logs.matching import Origin, read_rules
-from ops_pipelines.observe.logs.signals import MOST_ALIKE, observations_of
+from ops_pipelines.observe.logs.observations import MOST_ALIKE, observations_of
 from ops_pipelines.observe.logs.tables import Writer, tabulate_lines
 
 START = datetime(2026, 11, 21, 7, tzinfo=UTC)

@@ -27,7 +27,7 @@ from ops_pipelines.capacity.forecast.windows import (
     without_caps,
 )
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.lake.rates import LocalDay, days_of
+from ops_pipelines.lake.local_days import LocalDay, days_of
 from ops_pipelines.quotas.wanted.recorded import RecordedRows, RefusedDemand, read_rows
 
 _HOUR = 3600

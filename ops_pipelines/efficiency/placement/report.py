@@ -13,7 +13,7 @@ from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.core.quota_limits import ALL_TYPES
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.costs.gather_usage import NothingYet
-from ops_pipelines.costs.holds import Condition, NodeState
+from ops_pipelines.costs.intervals import Condition, NodeState
 from ops_pipelines.costs.states import find_states
 from ops_pipelines.efficiency.placement.day import PlacementDay, describe
 from ops_pipelines.efficiency.placement.fragmentation import (
@@ -84,7 +84,7 @@ class _Gathered:
 
 def report_of_day(day: date, desk: TeamsDesk) -> PlacementReport:
     """Return the report of a local day. Raises as `placement_report`."""
-    from ops_pipelines.lake.rates import day_begins
+    from ops_pipelines.lake.local_days import day_begins
 
     start, end = (day_begins(each, zone=desk.zone) for each in (day, day + timedelta(days=1)))
     return placement_report(start, end, desk)

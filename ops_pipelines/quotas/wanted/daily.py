@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.lake.rates import days_of
+from ops_pipelines.lake.local_days import days_of
 from ops_pipelines.quotas.demand import DemandDay
 from ops_pipelines.quotas.today import Served
 from ops_pipelines.quotas.wanted.recorded import Floats, Whole

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.lake.rates import LocalDay, days_of
+from ops_pipelines.lake.local_days import LocalDay, days_of
 from ops_pipelines.quotas.demand import DemandDay
 
 # -- rows of a file of recorded demand, believed or refused --

@@ -12,7 +12,7 @@ from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.lake import Lake
 from ops_pipelines.core.overlap import Certainty, Overlap
-from ops_pipelines.diagnose.defects import MeanTime, Rate, mean_time_of, rate_of
+from ops_pipelines.diagnose.failure_rates import MeanTime, Rate, mean_time_of, rate_of
 from ops_pipelines.review.story.cost import REPAIRS_OF_NODES, done_at
 
 # -- how far a review can be trusted --

@@ -46,7 +46,7 @@ from ops_pipelines.review.week.incidents import (
 from ops_pipelines.review.week.work import JobHistory, judge_objectives, read_job_history
 
 if TYPE_CHECKING:
-    from ops_pipelines.diagnose.defects import MeanTime, Rate
+    from ops_pipelines.diagnose.failure_rates import MeanTime, Rate
     from ops_pipelines.diagnose.trouble_rows import Presence
     from ops_pipelines.review.job_runs import Break, Cause, LatencyMinute
     from ops_pipelines.review.work_sums import Work
@@ -258,7 +258,7 @@ def _verdicts(records: Mapping[IncidentId, Sequence[ActionRecord]], ledger: Ledg
 
 
 def _numbers(week: Week, until: datetime, known: _Known, lake: Lake, ledger: Ledger) -> WeekNumbers:
-    from ops_pipelines.diagnose.defects import rate_of
+    from ops_pipelines.diagnose.failure_rates import rate_of
     from ops_pipelines.diagnose.trouble_rows import COLUMNS, presence_of
     from ops_pipelines.review.job_runs import FAILURES
     from ops_pipelines.review.work_sums import sum_work

@@ -12,7 +12,7 @@ from ops_pipelines.capacity.peaks.day import DayBook, put_gpus, put_stranded
 from ops_pipelines.core.identity import NodeName, Place
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.efficiency.placement.standing import Absence, Away, Machine, Stay
-from ops_pipelines.lake.rates import HOUR, day_begins, first_hour
+from ops_pipelines.lake.local_days import HOUR, day_begins, first_hour
 from ops_pipelines.lake.schema import TABLES
 
 NO_TYPE = GpuType("")

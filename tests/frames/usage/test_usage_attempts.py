@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.costs.checks import find_attempt_faults
-from ops_pipelines.costs.holds import Condition, read_scheduler_states, read_storage_bytes
+from ops_pipelines.costs.holds import read_scheduler_states, read_storage_bytes
+from ops_pipelines.costs.intervals import Condition
 from ops_pipelines.costs.usage import Fate, join_usage
 from ops_pipelines.costs.usage_ledger import UsageLedger, read_usage
 from ops_pipelines.lake.schema import TABLES
