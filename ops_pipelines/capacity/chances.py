@@ -1,4 +1,16 @@
-"""How likely and by how much the peak of a week exceeds what is usable; sums of independent amounts as points."""
+"""How likely and by how much the peak of a week exceeds what is usable; sums of independent amounts as points.
+
+Up to `EXACT_POINTS` different sums all is exact. Beyond, amounts are laid on a lattice of as many steps: each is split
+between its two neighbours so that its mean stays, which can only widen the sum: what is expected above any line never
+becomes less. What is handed out is at most `KEPT_POINTS`; of those that share a cell all weight moves to the highest.
+Both ways it is never made too small; the mean rises by less than one cell, a sixtieth of the range.
+
+A peak is its quantiles at `LEVELS`: between two of them evenly spread, at both ends a lump of what lies beyond.
+
+GPU-hours follow a profile of the week: hours near each day's peak, and how high each day's peak is beside the week's.
+Hours near a peak count as at the peak; the others count with `rest_ratio`, or not at all where it is not known: then
+hours short are told too small where a shortage is deep.
+"""
 
 import math
 from bisect import bisect_left, bisect_right

@@ -1,4 +1,11 @@
-"""Reports of quarters as they are kept, how the quarter before was forecast, and what is different now."""
+"""Reports of quarters as they are kept, how the quarter before was forecast, and what is different now.
+
+A forecast is judged later by what it said then, so the first is never written over; what is made of the quarter again
+is kept beside it under the month of its day, as 2026Q4-check-2026-11. JSON, as `document` has it.
+
+What was kept then is judged. Where nothing was kept, the forecast is made now from the days before that quarter alone,
+as it would have been; what a site states (projects, arrivals) is that of now, and the report says so.
+"""
 
 from collections.abc import Iterable, Mapping
 from datetime import date, timedelta

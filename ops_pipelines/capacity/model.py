@@ -1,4 +1,7 @@
-"""What is counted for capacity, quarters, expected series as points, and probabilities in words."""
+"""What is counted for capacity, quarters, expected series as points, and probabilities in words.
+
+A distribution of peaks is its quantiles on a fixed grid of levels; between two a straight line, beyond the ends flat.
+"""
 
 import re
 from bisect import bisect_right

@@ -1,4 +1,12 @@
-"""When a type of GPU runs short, what would be bought, and what it costs to order too few or too many."""
+"""When a type of GPU runs short, what would be bought, and what it costs to order too few or too many.
+
+Lead times are rounded up to whole days, and what arrives within a week counts from the next one on: the safe side. What
+the answer looks like in the table is `order`'s.
+
+Idle is what is bought and usable and not wanted; short is what is wanted and not there; both over the same hours of the
+weeks from which an order of today serves. The price of an idle GPU-hour is the SKU's: price over its months, and
+support; energy is not in it, for what is idle draws less. Small where ratio / (1 + ratio) of the peaks are served.
+"""
 
 import math
 from collections.abc import Callable, Sequence

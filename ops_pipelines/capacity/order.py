@@ -1,4 +1,14 @@
-"""The rows of the order table: GPUs, and storage, power, cooling and links that run full; what can be put up."""
+"""The rows of the order table: GPUs, and storage, power, cooling and links that run full; what can be put up.
+
+What is drawn is the peak that is not exceeded with 95 %, from outlooks where there are any. What nobody stated limits
+nothing, and that is said.
+
+The date is the first short day less the days from order to service. Further resources (storage, power, cooling, links)
+are `expansion`'s, by the same rules.
+
+The same rules as for nodes (`order`): the line is the limit times the ratio of it that may be used. Links are not
+enlarged by steps unless someone states how: then a line without an order says when they are full.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,9 @@
-"""The days that forecasts and plans are made from, and batches of hardware with what became of them."""
+"""The days that forecasts and plans are made from, and batches of hardware with what became of them.
+
+What is too little for any forecast is an error that says what to do; what is merely less than it should be is told.
+
+Gathers for `capacity.refresh`, which judges. Failures are counted over a year, or since the ledger began.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

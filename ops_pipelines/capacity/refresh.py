@@ -1,4 +1,10 @@
-"""Batches of hardware, how their failures compare, and which should be replaced."""
+"""Batches of hardware, how their failures compare, and which should be replaced.
+
+A batch is what was bought at once: one model, standing since one day.
+
+Only compares what is measured and stated. What is still paid for a batch is told with its cost, and makes it no dearer
+than its replacement: it is paid whether the batch stays or goes.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The ports of one cluster, and those that fill the lake, each in one value."""
+"""The ports of one cluster, and those that fill the lake, each in one value.
+
+A pass keeps the rules that it was given; the next one is given those that hold then.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

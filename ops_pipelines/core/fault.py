@@ -1,4 +1,10 @@
-"""The words of a diagnosis: who is at fault, which part, what the first step is; and the hypothesis that uses them."""
+"""The words of a diagnosis: who is at fault, which part, what the first step is; and the hypothesis that uses them.
+
+Values only. Which code or signature gets which word is data (`catalogue/`); what a set of findings means is
+`diagnose.correlate`; which step this program takes by itself belongs to `meaning.finding.RESPONSES` and `remediation`.
+
+Values. Making one out of findings is `diagnosis`; showing it is the shell's business.
+"""
 
 from dataclasses import dataclass
 from enum import Enum

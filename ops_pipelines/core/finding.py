@@ -1,4 +1,13 @@
-"""Findings and what they rest on: the meaning of codes and log lines, and what a fault does to a job that goes on."""
+"""Findings and what they rest on: the meaning of codes and log lines, and what a fault does to a job that goes on.
+
+A finding is a verdict on facts. Which rule gives which verdict is `observe.rules`; which findings belong to one problem
+is `diagnose`; what to do about it is `remediate`.
+
+Rates come from catalogue/fault_hazards.csv, each with its source or marked as an assumption. A fault strikes at a
+constant rate, so all expectations are closed forms. What follows for the moment to act is `timing`'s.
+
+Facts only. Reading the tables is `resources.catalogue_files`; what an observation means is `finding`.
+"""
 
 import math
 from collections.abc import Mapping

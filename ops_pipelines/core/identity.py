@@ -1,4 +1,9 @@
-"""Names of things (nodes, GPUs, jobs, incidents, plans, action keys), and where each node stands."""
+"""Names of things (nodes, GPUs, jobs, incidents, plans, action keys), and where each node stands.
+
+Distinct types, so that mixing two is a type error. What a thing *is* stands in the module of that thing.
+
+Only nodes listed here are ever acted on. Reading cluster.yaml belongs to `resources.config.files`.
+"""
 
 import hashlib
 import re

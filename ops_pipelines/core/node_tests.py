@@ -1,4 +1,13 @@
-"""Tests on a node: what each found, and the floors that a node must reach to be returned."""
+"""Tests on a node: what each found, and the floors that a node must reach to be returned.
+
+An absent tool is reported as not run, never as passed. Whether measurements are good enough is judged by
+`health_gates`; which tests fit a fault is data there as well. Running them belongs to the node (`ops-pipelines
+node-check`), starting them to the `fleet` port.
+
+Floors are data (catalogue/health_gates.csv), each with its source; a floor that nothing can miss or nothing can reach
+is refused (`remediate.guardrails.floors_lint`). Besides the floor a node is judged against its own past: what it
+reached when it was well.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence

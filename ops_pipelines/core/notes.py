@@ -1,4 +1,10 @@
-"""Messages: notes that wait in the outbox, the channels that take them, when they may go out, and shared words."""
+"""Messages: notes that wait in the outbox, the channels that take them, when they may go out, and shared words.
+
+A *note* is one fact for one recipient. Notes become messages when they are delivered: alike ones together, one alone,
+or many as a digest; a *batch* names the notes that went into one message. What is told is decided in `people.compose`.
+
+Values and their arithmetic. cluster.yaml sets them under `notifier`; what is told at all is not decided here.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

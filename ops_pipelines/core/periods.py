@@ -1,4 +1,11 @@
-"""Spans of time: maintenance windows less freezes, calendar weeks, and months that are paid for."""
+"""Spans of time: maintenance windows less freezes, calendar weeks, and months that are paid for.
+
+Stretches only. Weekly rules, time zones, daylight saving and iCalendar are turned into them by `lake.formats.calendar`;
+half-open, in UTC.
+
+A month is as long as its clock says: with daylight saving it has 743 or 745 hours where it otherwise has 744. What is
+paid by the month is shared out over these seconds, so that a month is paid once however long it is.
+"""
 
 import re
 from bisect import bisect_right

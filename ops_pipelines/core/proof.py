@@ -1,4 +1,10 @@
-"""Why something is refused, and what was proved before anything is begun: by which checks, on what, until when."""
+"""Why something is refused, and what was proved before anything is begun: by which checks, on what, until when.
+
+Values only: the rules that make refusals are `guardrails`, `preconditions` and `budgets`.
+
+The nouns alone: `plan_proof`, `act_proof` and `quota.proposal_proof` make proofs, the ledger keeps them and begins
+nothing without.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,4 +1,11 @@
-"""One morning's proposal of quotas, and the terms agreed with a team."""
+"""One morning's proposal of quotas, and the terms agreed with a team.
+
+Numbers are GPUs of one type; a team has one `Terms` for each type. Organisations and projects are teams, too: each
+names what it belongs to.
+
+Who computes them is `rebalance`, who writes them down and applies them `quotas`. A proposal is known by what it would
+change: the same lines on the same day are the same proposal, whenever they are made.
+"""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""What is kept beside the ledger: bundles, pages, statements, releases, sealed links; and the ledger read back."""
+"""What is kept beside the ledger: bundles, pages, statements, releases, sealed links; and the ledger read back.
+
+`Bundles` keeps them, `Recollection` tells what the lake still knows of a stretch of time. What goes into a bundle is
+`remediate.bundle`'s business.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,10 @@
-"""A release: versions of components, how a node gets them, the order given to a node, and what may run with what."""
+"""A release: versions of components, how a node gets them, the order given to a node, and what may run with what.
+
+Values that refuse nonsense. Whether versions fit one another and the fleet is `compatibility`'s, reading
+`releases/*.yaml` is `resources.config.release_file`'s, sending the commands belongs to the port `Fleet`.
+
+What follows from them for a release is `compatibility`'s. Reading the tables is `resources.catalogue_releases`'.
+"""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,13 @@
-"""One rollout and the nodes in it: states, events, waves as planned, and the installation ordered on one node."""
+"""One rollout and the nodes in it: states, events, waves as planned, and the installation ordered on one node.
+
+Values only. Which event leads where is `rollouts.course`'; what comes next is `course`'s and `engine`'s; which nodes
+come when is `planner`'s; whether a wave was good is `gate`'s.
+
+Values only. Making one is `planner`'s; it is stored with the rollout, shown as `report.pictures.rollouts`, and approved
+by its id.
+
+What it does on the machine is the site's; when it is ordered is `engine`'s.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -435,7 +444,7 @@ def times_of_change(
             by_node.setdefault((action.node, action.incident), []).append(record)
     found: dict[NodeName, tuple[ChangeTime, ...]] = {}
     for (name, cause), own in by_node.items():
-        times = _changes_in(sorted(own, key=lambda each: each.begun_at), goes_on=_is_owned_by(cause, name, owned))
+        times = _changes_in(sorted(own, key=lambda each: each.begun_at), goes_on=is_owned_by(cause, name, owned))
         found[name] = (*found.get(name, ()), *times)
     return found
 
@@ -448,7 +457,7 @@ def _changes_in(records: Iterable[ActionRecord], *, goes_on: bool) -> Iterator[C
             continue
         begun_at = begun_at or record.begun_at
         last_at = record.begun_at if record.outcome is None else record.outcome.finished_at
-        if _is_done(record, Verb.RESUME):
+        if is_return(record):
             yield ChangeTime(begun_at=begun_at, ended_at=last_at)
             begun_at = None
     if begun_at is not None:
@@ -461,11 +470,13 @@ def under_change(owned: Mapping[NodeName, RolloutId], records: Collection[Action
     return frozenset(name for name, own in times.items() if any(each.ended_at is None for each in own))
 
 
-def _is_owned_by(cause: IncidentId, name: NodeName, owned: Mapping[NodeName, RolloutId]) -> bool:
+def is_owned_by(cause: IncidentId, name: NodeName, owned: Mapping[NodeName, RolloutId]) -> bool:
+    """Return whether a node is in the hand of the rollout that is the cause of an act."""
     rollout = owned.get(name)
     return rollout is not None and cause_of(rollout) == cause
 
 
-def _is_done(record: ActionRecord, verb: Verb) -> bool:
+def is_return(record: ActionRecord) -> bool:
+    """Return whether a record is of a node's return to service that was witnessed."""
     outcome = record.outcome
-    return record.action.verb is verb and outcome is not None and outcome.kind is OutcomeKind.DONE
+    return record.action.verb is Verb.RESUME and outcome is not None and outcome.kind is OutcomeKind.DONE

@@ -1,4 +1,8 @@
-"""The workload manager: what nodes and jobs are doing, its limits and settings, and the commands that move jobs."""
+"""The workload manager: what nodes and jobs are doing, its limits and settings, and the commands that move jobs.
+
+Slurm and Kubernetes both fit: drain is "no new work" (Slurm DRAIN, Kubernetes cordon), a held job is one that will not
+start until released (Slurm requeuehold, Kubernetes suspend).
+"""
 
 import re
 from collections.abc import Collection, Mapping

@@ -1,4 +1,12 @@
-"""Where evidence comes from: logs, metrics, accounting; and what a source raises that does not answer."""
+"""Where evidence comes from: logs, metrics, accounting; and what a source raises that does not answer.
+
+SourceError a system that we asked ├── SourceUnavailable it did not answer: whether a command took effect is unknown ├──
+SourceRefused it answered no: the command took no effect └── SourceNonsense it answered something that cannot be
+believed; nothing was taken from it
+
+Learned by the live cycle (checkpoints) and once a day (costs), kept between processes, and read by whoever decides. A
+reading never fails: what cannot be read is as if nothing had been learned, with the reason.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

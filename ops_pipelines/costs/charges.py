@@ -1,4 +1,14 @@
-"""A charge as rows for people, who pays for a job, and what was lost by our own incidents."""
+"""A charge as rows for people, who pays for a job, and what was lost by our own incidents.
+
+An account that was agreed on pays for itself. One that has the name of a project of a team is that team's, with the
+project. Every other account is a team of its own, and named.
+
+Of an attempt that a broken part ended, or that we moved, the time since its last checkpoint, as far as the team held
+GPUs in the part that is billed. What is not known is no credit, and counted in a note.
+
+The same rows stand in Dagster's pages and in the terminal. Every line of a statement is in exactly one row, so that
+their totals are the cost of the assets.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

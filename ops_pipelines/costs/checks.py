@@ -1,4 +1,11 @@
-"""Whether each attempt is in the usage ledger once, and whose GPUs drew how many joules."""
+"""Whether each attempt is in the usage ledger once, and whose GPUs drew how many joules.
+
+The ledger gives out seconds node by node; here the same rows are added up attempt by attempt, without looking at
+anything else. Who has more than he claims was counted twice; who has less is named by a refused row, or was lost.
+
+GPUs alone: what the rest of a node draws is in no row of them. A site that meters its racks pays for that reading
+(`Installed.joules`), and what is beyond these sums is then the operator's.
+"""
 
 import math
 from collections.abc import Iterable, Mapping

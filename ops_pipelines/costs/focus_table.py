@@ -1,4 +1,8 @@
-"""Rows of FOCUS as a table, as CSV and Parquet, and a statement as files for whoever bills."""
+"""Rows of FOCUS as a table, as CSV and Parquet, and a statement as files for whoever bills.
+
+What stands in a row is `costs.focus`'s. Money is a decimal of two places in the table and in the text: a float would
+lose the cent that closes the sum.
+"""
 
 import csv
 import io

@@ -1,4 +1,8 @@
-"""Rows of the lake -> who held how many whole GPUs of which node, and what the scheduler reported of nodes."""
+"""Rows of the lake -> who held how many whole GPUs of which node, and what the scheduler reported of nodes.
+
+What a row cannot mean is kept as refused, with a reason; so is the time that an attempt claims after the job's next one
+had begun. Which GPUs are left for whom where claims collide is `cut`'s.
+"""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,12 @@
-"""The statement of a part of a month: its lines, credits, and who bears how many cents, so that they add up."""
+"""The statement of a part of a month: its lines, credits, and who bears how many cents, so that they add up.
+
+Whose incident it was, and which hours it cost, is told by whoever asks; here is what these hours are worth.
+
+Sharing out alone. What the assets cost is `price`'s, what became of the GPUs `usage`'s. Every share is by largest
+remainder with ties to the smaller name, so that the same facts give the same cents in whatever order they come. Broken,
+idle and maintained hours bear their own share at the rate of all installed hours: no team pays for them, and nobody
+pays for them twice.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

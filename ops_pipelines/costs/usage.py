@@ -1,4 +1,8 @@
-"""What became of each installed GPU-second, and the months and days that are paid for."""
+"""What became of each installed GPU-second, and the months and days that are paid for.
+
+Values and sums only. Which second is whose is found out by `costs`; what it costs is `statement`'s. Used and wasted
+stand beside the allocated and are no lines: a team pays for what it held.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

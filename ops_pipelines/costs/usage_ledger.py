@@ -1,4 +1,8 @@
-"""Tables of the lake and the register of assets -> the usage ledger, as a table and back."""
+"""Tables of the lake and the register of assets -> the usage ledger, as a table and back.
+
+Put together here; whose seconds are whose is `cut`'s, what rows say is `holds`'. Nothing about money. May be asked for
+an hour, a day or a month: the lines of the parts are those of the whole.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,17 @@
-"""Findings -> incidents, one a cause, culprit apart from victims."""
+"""Findings -> incidents, one a cause, culprit apart from victims.
+
+The guard against acting on a cluster whose trouble is elsewhere. Where its nodes stand is only a suspicion here; a part
+that explains them is blamed by `explanation`. What breaks on its nodes once a person was paged is no part of it: such
+nodes are drained within the budget, and the page is renewed (`remediate.isolation`).
+
+Only asks: what joining changes is `explanation`, what opens instead is `placing`.
+
+Where it belongs is `belonging`; an owner is told once for each attempt, a person once for each fault.
+
+Pure and independent of the order in which findings come. Each pass is a module: a finding gets its place (`placing`,
+`belonging`, `explanation`), what stands together is blamed on what it shares (`explanation`, `mass_event`), damage goes
+to its cause (`explanation`), and what is over is closed (`closing`). What an incident means in words is `diagnose`.
+"""
 
 from collections.abc import Collection
 from dataclasses import replace

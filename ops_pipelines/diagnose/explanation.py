@@ -1,4 +1,12 @@
-"""Which open incident explains a finding or another incident, and what a finding makes of the one that it joins."""
+"""Which open incident explains a finding or another incident, and what a finding makes of the one that it joins.
+
+Pure: one incident and one finding in, the incident out. Which incident a finding joins is `correlate`.
+
+Damage never blames: it joins what explains it. What stands together and names a new cause is `gathering`.
+
+Which part that is, is `shared_cause`. Only what is young and untouched is gathered; what a node or its GPU says of
+itself stays its own.
+"""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -1,4 +1,10 @@
-"""An incident's findings -> one hypothesis and one response: what broke, how sure we are, what it calls for."""
+"""An incident's findings -> one hypothesis and one response: what broke, how sure we are, what it calls for.
+
+Pure and rebuilt from the incident alone, so that it never disagrees with its evidence. Which findings belong together
+is `correlate`'s business.
+
+What one finding calls for is its rule's business (`observe`); what is planned for it is `remediate`.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

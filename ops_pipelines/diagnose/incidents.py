@@ -1,4 +1,12 @@
-"""The incidents while findings are being placed, the world they are correlated against, and what still holds."""
+"""The incidents while findings are being placed, the world they are correlated against, and what still holds.
+
+Compares evidence with the conditions that hold now, without any waiting. How long it must stay away is `closing`.
+
+Readings only; which incidents there are is `board`.
+
+The one thing that changes during a correlation; the passes over it are the modules that take it. It decides nothing:
+which incident a finding joins, what is merged and what is over is theirs to say.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,10 @@
-"""Rows of the lake and incidents of the ledger -> who was in service where, and what happened to each."""
+"""Rows of the lake and incidents of the ledger -> who was in service where, and what happened to each.
+
+An hour that the inventory does not have adds nothing: what nobody saw can neither fail nor run in the books.
+
+Feeds `observe.repeated`, `diagnose.lemons` and `diagnose.defects`, which judge. Who was where is read from inventories,
+one a day or more: a part is taken to be in service from the first that shows it until the first that does not.
+"""
 
 import re
 from bisect import bisect_left

@@ -1,4 +1,15 @@
-"""When a part will be worn out: its readings, a robust slope, and the dates between which it ends."""
+"""When a part will be worn out: its readings, a robust slope, and the dates between which it ends.
+
+Reads; what the readings come to is `wear_out`.
+
+Readings over days in, forecasts out: a date with bounds, "no trend", or "too little to say". The slope is Theil and
+Sen's (the median of the slopes of all pairs), its interval that of Sen (1968) by Kendall's variance: neither asks for a
+distribution, and a few wild readings do not move them. Where the quantity is a sum of what happened (wear, remapped
+rows), one day's excess stays for ever and that interval is far too narrow (docs/HISTORY.md has the numbers): there it
+is widened to what ten stretches of the time say by themselves. A reading that falls where it can only rise is another
+part or a counter that began anew: what came before is not its past. What is worn by now is a finding of the detectors,
+not of this module.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

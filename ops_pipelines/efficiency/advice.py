@@ -1,4 +1,12 @@
-"""One piece of advice: what was seen, what it would gain; which of all is sent, and whether it was followed."""
+"""One piece of advice: what was seen, what it would gain; which of all is sent, and whether it was followed.
+
+Advice never acts. What is seen and yet not said is kept with its reason (`Withheld`), so that silence can be explained.
+
+And what all rules ask of the evidence. The rules themselves stand by family: `allocation`, `advice_on_running`,
+`advice_on_holding`, `checkpoints`, `advice_on_running`.
+
+Quiet on purpose: what is not chosen is kept with its reason, and may be chosen another week.
+"""
 
 import hashlib
 import math

@@ -1,4 +1,8 @@
-"""Advice on what is held and not used: idle GPUs and their ladder, host memory, time limits."""
+"""Advice on what is held and not used: idle GPUs and their ladder, host memory, time limits.
+
+Off unless policy.yaml turns it on. The last step ends nothing: there is no act here that ends a job
+(`core.action.Verb`), and a person who types the command is the consent. Services and sessions never get there.
+"""
 
 import re
 from dataclasses import dataclass

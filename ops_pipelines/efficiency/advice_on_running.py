@@ -1,4 +1,12 @@
-"""Advice on how jobs run: waiting for input or network, saving too often or never, files that nobody reads."""
+"""Advice on how jobs run: waiting for input or network, saving too often or never, files that nobody reads.
+
+The verdicts are those of catalogue/efficiency_rules.csv; here it is asked whether a share of them is worth saying.
+
+How often is best: T = sqrt(2 * save * MTBF) (Young, A first order approximation to the optimum checkpoint interval,
+CACM 1974; Daly, FGCS 2006, gives the higher order). At an interval T a share save / T + T / (2 * MTBF) is lost.
+
+Advice, never deletion: whose files they are decides. A file without a time of its last read is never called unused.
+"""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,9 @@
-"""Reads what advice rests on, and what a GPU-hour costs by type."""
+"""Reads what advice rests on, and what a GPU-hour costs by type.
+
+For the gain of advice alone: what was really paid, and who bears it, is `costs`'s.
+
+What is not there is said in sentences, and stands in no rule.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

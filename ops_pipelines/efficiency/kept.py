@@ -1,4 +1,7 @@
-"""A week's advice as found, as the lake keeps it, and whether it was followed two weeks later."""
+"""A week's advice as found, as the lake keeps it, and whether it was followed two weeks later.
+
+What was told stays, however often the week is looked at again: it was said, and is followed up.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Mapping

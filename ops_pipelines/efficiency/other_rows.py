@@ -1,4 +1,8 @@
-"""Evidence for advice beside the hours: idle GPUs now, listings of files, how often long jobs save."""
+"""Evidence for advice beside the hours: idle GPUs now, listings of files, how often long jobs save.
+
+Columns: `path`, `team`, `bytes`, `last_read_at`, `last_written_at` (ISO 8601 with a zone, or seconds since 1970). Empty
+times are not known. One row a file. Nothing of a path is ever opened or run.
+"""
 
 import csv
 import io

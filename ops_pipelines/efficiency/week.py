@@ -1,4 +1,8 @@
-"""One week's advice: found, worded, sent once."""
+"""One week's advice: found, worded, sent once.
+
+Job names are users' words: they are on one line and short since they became a subject, and a channel shows a message as
+text (`core.notes`).
+"""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,4 +1,22 @@
-"""Rows of one table: whose row is whose, hours laid over each other, and the aggregates of 5 minutes and an hour."""
+"""Rows of one table: whose row is whose, hours laid over each other, and the aggregates of 5 minutes and an hour.
+
+One row per key and interval; `time` is the interval's start (intervals are half-open). Per column of the table:
+
+- gauge: the mean under its own name, and `_min` and `_max`, over the values that are there (NaN is none);
+- state: the last value under its own name, and `_min` and `_max`, so that a state that came and went still shows;
+- counter: the last value: the difference of two intervals is what was counted between their ends, if nothing restarted;
+- label or flag: the last that was given;
+- `sample_count`: the rows of the interval.
+
+Records (jobs, lines, inventory) are not aggregated. Nothing heavy is imported before a schema is asked for.
+
+For what must look from one row to the next of the same series: duplicates, counters that fall, rates.
+
+A row is known by its key and time. Where parts hold the same row, each cell takes the last part's value that is not
+null: a source that says nothing takes nothing away. The order of parts matters only where two parts differ in a cell.
+
+Sums run in the order of rows and not in parallel, so that the same rows give the same bits.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

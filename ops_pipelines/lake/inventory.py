@@ -1,4 +1,9 @@
-"""What is built in: GPUs, nodes, places; and the same GPU followed while its index, address or node changes."""
+"""What is built in: GPUs, nodes, places; and the same GPU followed while its index, address or node changes.
+
+Rows of inventory or of gpu_telemetry in, changes out. What a change means for a repair is `domain`'s business.
+
+Here: rows of `inventory` out of other tables. Reading files and answers is `formats`.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

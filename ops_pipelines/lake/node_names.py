@@ -1,4 +1,7 @@
-"""Which node a label or a row means; and node lists as Slurm writes them."""
+"""Which node a label or a row means; and node lists as Slurm writes them.
+
+Only names are settled here; which GPU or port of the node is meant is `gpu_labels` and the catalogue's business.
+"""
 
 import re
 from collections.abc import Collection, Mapping

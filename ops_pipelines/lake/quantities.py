@@ -1,4 +1,11 @@
-"""What is measured, in which unit, under which names; and what became of the records of one answer."""
+"""What is measured, in which unit, under which names; and what became of the records of one answer.
+
+The counts close: read = accepted + rejected + ignored. What a record is, each format says for itself; how the text of
+one is shown is the same for all.
+
+The grammar of a cell of `series`: entries parted by blanks, each `NAME`, `NAME{label=value}` or either with a factor to
+the column's unit, as `DCGM_FI_DEV_FB_USED*1048576`.
+"""
 
 import csv
 import math

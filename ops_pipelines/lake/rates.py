@@ -1,7 +1,7 @@
 """Counters -> increases and rates, across resets and restarts. Pure: an Arrow table in, one out.
 
-A counter only grows, but for restarts: a value below the one before means that it began at 0 again in between. What
-it counted between the last sample and the restart is lost, so an increase is a lower bound.
+A counter only grows, but for restarts: a value below the one before means that it began at 0 again in between. What it
+counted between the last sample and the restart is lost, so an increase is a lower bound.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,10 @@
-"""What the conditions that detectors see mean, and what an NVLink or NVSwitch event says beyond its code."""
+"""What the conditions that detectors see mean, and what an NVLink or NVSwitch event says beyond its code.
+
+The numbers that a condition begins at are those of its detector; here is only what follows once it holds.
+
+Xid 144-150 mean little without the unit and the first two register words, whose layout changed with driver R575; an
+SXid may be fatal or not, and its line says which. What the codes mean is `core.finding`; what follows is `finding`.
+"""
 
 import re
 from collections.abc import Sequence

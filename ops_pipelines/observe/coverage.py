@@ -1,4 +1,17 @@
-"""Which series and devices that we expect are missing, and since when; as rows and for people."""
+"""Which series and devices that we expect are missing, and since when; as rows and for people.
+
+Beside telemetry, devices are known from the hour's inventory (GPUs: other sources name ports and disks their own way)
+and from the hour before.
+
+Expected are: of each node of cluster.yaml the layers that most nodes have, and its GPUs, ever seen or not; each device
+that this hour, its inventory or the hour before knows; of a device the quantities that it gave in this hour, that are
+listed as missing of it, or that most of its peers (same model, same sort of name) give or gave. A device that vanished
+stays expected for a week, if no other took its place. Jobs come and go: application_telemetry is not expected.
+
+Rows: `*` of a node (anything that it says itself), `TABLE.*` of a node's layer or of a device. `TABLE.COLUMN` only
+where a quantity fares worse than its device; of the node where all its GPUs or ports lack it; and of `* KIND` (no node)
+for all devices of a kind, which the next hour remembers. Counting is `expected_series`, the report `report`.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping

@@ -1,4 +1,9 @@
-"""Takes evidence in: follows logs, keeps new lines once, and conditions when they begin."""
+"""Takes evidence in: follows logs, keeps new lines once, and conditions when they begin.
+
+Whoever reads the same log for another purpose has a place of its own. What lines mean is the caller's business.
+
+A source that does not answer loses nothing: its cursor stays, and the failure is returned to be shown.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

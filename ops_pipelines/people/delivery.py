@@ -1,4 +1,11 @@
-"""Which waiting notes go out now and together, as which message, over which channel."""
+"""Which waiting notes go out now and together, as which message, over which channel.
+
+Pure, and sparing: a recipient gets no more messages than there is room for, and every note goes into exactly one.
+
+The text follows from the notes alone, so that a message that is sent once more is word for word the same.
+
+Who dies between delivery and mark has the message repeated once, under the same key. Composing is `people.compose`'s.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,8 @@
-"""What people order: stop, go on, approve exactly this plan; by command or by a link that works once."""
+"""What people order: stop, go on, approve exactly this plan; by command or by a link that works once.
+
+A link is a token, sealed by the port `LinkSeal`. It holds no right by itself: the plan must still wait, unchanged, and
+the ledger refuses a second yes with the same link. Showing the plan and taking the yes are the web process's business.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,20 @@
-"""Who gets how much of one type of GPU: guarantees first, then what is left, by weighted max-min fairness."""
+"""Who gets how much of one type of GPU: guarantees first, then what is left, by weighted max-min fairness.
+
+Nobody gets more than he needs, and nobody's share can grow without that of one who has less, by weight, becoming
+smaller. The level is found between the breakpoints `need / weight` in their order, never by trying.
+
+Dominant resource fairness (Ghodsi et al., NSDI 2011): a team's share is that of the resource of which it holds the
+largest part. The smallest shares, by weight, are raised together until a team has all that it asks for, or a resource
+that it needs is used up.
+
+Among equals (the teams of one organisation, the organisations of the cluster):
+
+1. each gets of its guarantee what it asks for; if that is more than there is, by priority, then in proportion; 2. of
+what a guarantee leaves unused, others get no more than its lend limit, and never what is reserved; 3. all that is left
+is poured by priority, then by weight, up to what each asks for and may have.
+
+What an organisation gets is shared out among its own in the same way. The result is the weighted max-min fair one.
+"""
 
 import math
 from collections import defaultdict

@@ -1,4 +1,11 @@
-"""Applying a proposal of quotas and undoing it: judged afresh, recorded before, sent once, read back."""
+"""Applying a proposal of quotas and undoing it: judged afresh, recorded before, sent once, read back.
+
+What is sent, and whether it may be, is `applying`'s and `guards`' business.
+
+The key is the proposal's name: one that is applied is not sent again. Whatever happens after the before-entry is told
+by what the scheduler says is in force: all, some or nothing of it. What runs is never touched: limits decide what
+starts.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress

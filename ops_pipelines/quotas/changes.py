@@ -1,4 +1,7 @@
-"""From the lines of a proposal to what is set in the scheduler, and whether that is in force."""
+"""From the lines of a proposal to what is set in the scheduler, and whether that is in force.
+
+For who reads one line: the largest change first. Names and reasons hold words of the scheduler, so they are escaped.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,18 @@
-"""What teams wanted and will, what is remembered of it, and how likely a team queues at a quota."""
+"""What teams wanted and will, what is remembered of it, and how likely a team queues at a quota.
+
+What counts as demand is decided where it is read (`quotas.wanted`). Here it is one number a team and hour.
+
+A project that went on yesterday is in the remembered hours already, and is no news.
+
+Clipping keeps a queue of a thousand GPUs from pulling quota: in an hour a team counts with no more than it would have
+got of all GPUs had they been shared out fairly (`allocation`), however much it asked for.
+
+A curve that falls from 1 to 0 in steps; between two steps each further GPU is worth the same: the share of the time in
+which it would be used. Moving GPUs from where that is small to where it is large is all that rebalancing does.
+
+That is where the fewest GPUs are expected to be wanted in vain: could any move gain, the chances would differ. Where an
+organisation is at a bound of its own, the chances are equal within it.
+"""
 
 import heapq
 import math

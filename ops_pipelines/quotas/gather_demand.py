@@ -1,4 +1,8 @@
-"""`gpu_demand` from the lake and the scheduler, and back: by which rules demand is counted."""
+"""`gpu_demand` from the lake and the scheduler, and back: by which rules demand is counted.
+
+Gathers; what counts is `quotas.wanted`'s to say. An hour can be computed at its end, or again later: whatever ended
+since then is in the lake by then, and whoever runs or waits still is asked for.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,12 @@
-"""Finds agreements that a cluster cannot keep on a day, and what nobody declared."""
+"""Finds agreements that a cluster cannot keep on a day, and what nobody declared.
+
+What is guaranteed is counted as `allocation` keeps it: an organisation owes at least what it owes to its own. What else
+can be wrong, and which days are looked at, is `quota_lint`'s.
+
+What is false today is an error, what turns false on a later day a warning that names the day: there is time to buy, to
+sign or to correct. What is false on every day (circles, overlaps) is refused where it is made, in `contracts`. Sums of
+guarantees are `guarantee_lint`'s.
+"""
 
 import math
 from collections.abc import Collection, Iterator, Mapping

@@ -1,4 +1,13 @@
-"""All that one morning's quotas are made from, read once; what is known of the past; why quotas stand still."""
+"""All that one morning's quotas are made from, read once; what is known of the past; why quotas stand still.
+
+What stops quotas is trouble of the whole cluster: then nobody can tell what teams would have wanted. A broken node,
+rack or switch, and whatever a rollout breaks, is lost supply (`supply`), and quotas go on.
+
+Pure. What was never kept is no hole; what was kept and is missing now is, and so is what cannot be a number.
+
+Reads, decides nothing; what is proposed of it is `proposing`'s. Strictly causal: of demand only what was over before
+the moment that it is looked at, and for a day that is over, only what was known on its morning.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,12 @@
-"""One morning's proposal of quotas, its notes and its rows in the lake."""
+"""One morning's proposal of quotas, its notes and its rows in the lake.
+
+Names of teams in it are others' words: whoever shows them escapes them.
+
+The ledger says what was proposed and what became of it; the lake repeats it beside demand, for SQL and pictures.
+
+Pure but for `propose` and `keep`. The same inputs give the same proposal. What cannot be believed refuses it, with what
+was found and what to do; what is merely not known is carried, and named in the notes.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

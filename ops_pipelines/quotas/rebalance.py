@@ -1,4 +1,10 @@
-"""Tomorrow's quotas from today's: which GPUs move, from whom to whom, and why."""
+"""Tomorrow's quotas from today's: which GPUs move, from whom to whom, and why.
+
+A GPU moves from where it is least likely to be wanted to where it is most likely, until no move gains enough or the
+day's step is used up. What was agreed comes first, with teams and with their organisations: nobody is left below a
+guarantee, above a cap, or below what ran in the last full hour; nobody gives before enough days agree. What is lost by
+broken nodes is taken before anything moves. How each step is done is `moving`'s.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,11 @@
-"""Which jobs preemption would end if a lender wanted its GPUs back: a report, nothing is done."""
+"""Which jobs preemption would end if a lender wanted its GPUs back: a report, nothing is done.
+
+Borrowers' youngest jobs come first: least work is lost. Services are never named, nor jobs that do not say that they
+keep checkpoints, nor such as have not run for a while yet. Whether the scheduler would do it at all is its own setting.
+Pure: what runs now is gathered by `reclaim_today`.
+
+Reads and counts; which jobs are taken is `reclaim`'s. Idle GPUs come first: nothing is preempted for what stands free.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping

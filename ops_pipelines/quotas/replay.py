@@ -1,4 +1,9 @@
-"""How policies of quotas would have served recorded demand, and the figures by which they are compared."""
+"""How policies of quotas would have served recorded demand, and the figures by which they are compared.
+
+Four policies: `static` (the quotas that were), `rebalanced` (ours), `daily_optimum` (each day's best quotas, its demand
+known: what no policy of constant daily quotas can beat) and `pooled` (no quotas, each hour shared out fairly above the
+guarantees). Served in an hour is the smaller of demand and quota; what is not served is not asked for again.
+"""
 
 import math
 from collections import defaultdict

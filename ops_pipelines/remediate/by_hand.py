@@ -1,4 +1,10 @@
-"""What a person does by hand, through the same guardrails and ledger; and the queue of nodes that wait for repair."""
+"""What a person does by hand, through the same guardrails and ledger; and the queue of nodes that wait for repair.
+
+Mode and pause do not bind a person; budgets, declared nodes and foreign drains do.
+
+The report is `remediate.repair_report`'s. That a mended node is well is proven like after any repair of ours
+(`remediate.nodes.verify`): a person's word does not return a node.
+"""
 
 import json
 from collections.abc import Sequence

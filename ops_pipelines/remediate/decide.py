@@ -1,4 +1,11 @@
-"""The one entry point that decides: `decide(snapshot) -> Decision`, pure; and what to do about one incident."""
+"""The one entry point that decides: `decide(snapshot) -> Decision`, pure; and what to do about one incident.
+
+A plan is data: it can be read, checked, dry-run, approved and replayed. It is made once, persisted, and kept until it
+is done or superseded. Limits are `guardrails`' business; sending and witnessing are `remediate.acts.perform`'s.
+
+Everything that a decision depends on is in the snapshot (or named there by its hash), so that the same snapshot gives
+the same decision for ever: that is what makes replay and audit exact.
+"""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta

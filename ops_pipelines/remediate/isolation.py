@@ -1,4 +1,18 @@
-"""When a node is isolated, what is left of a repair that is forbidden in part, and what follows a mass event."""
+"""When a node is isolated, what is left of a repair that is forbidden in part, and what follows a mass event.
+
+Isolation is drain, move, test: it takes a job off a bad part at once, where a page alone would leave it there until
+somebody comes. Which acts it takes is `repair_steps`', which rung it is `steps.ladder`'s, whether the node is well
+again `returning.verification`'s. Where any of this does not hold, a person is paged as before.
+
+Plans whose footprints do not meet are carried out side by side. Every budget is counted once more inside the
+transaction that begins an act: here is only who goes first, so that a plan does not fail for another's half-done work.
+
+Nothing is begun that could not be brought to its end: a job is held only where everything up to its release is allowed.
+Whose yes each act needs is `guardrails.consents`'; what a repair consists of is `repair_steps`'.
+
+Nothing stronger, and nothing for the storm itself: that is a person's. Which nodes these are, `diagnosis.mass_event`
+says.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

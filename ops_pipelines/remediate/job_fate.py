@@ -1,4 +1,12 @@
-"""What a fault means for the jobs on its node, and which running jobs are marked held because a node fell silent."""
+"""What a fault means for the jobs on its node, and which running jobs are marked held because a node fell silent.
+
+How soon is `steps.timing`'s reading of the catalogue, of the findings that still count. What follows for the jobs is
+`job_moves`', for the node `repair_steps`'.
+
+At its silence limit the scheduler starts such a job elsewhere, while its processes may still write. The mark costs
+nobody anything, so it is set at the first sight of a silence, before that is believed. Whether one may be set is
+`guardrails`'; whoever moves the job afterwards takes the mark over (`remediation`).
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Mapping, Sequence

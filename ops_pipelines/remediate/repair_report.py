@@ -1,4 +1,10 @@
-"""What a vendor is given of a node that no repair of ours helped: the report, and its text."""
+"""What a vendor is given of a node that no repair of ours helped: the report, and its text.
+
+What a log, a job or a test wrote is never markup: sentences are escaped, lines stand in a fence that they cannot end.
+
+A value put together from what the ledger holds; nothing is asked here. What is not known is part of it, in words. How
+it reads is `repair_text`'s.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Sequence

@@ -1,4 +1,10 @@
-"""The acts of one repair, in their order; what it costs whom and what else was considered, in words."""
+"""The acts of one repair, in their order; what it costs whom and what else was considered, in words.
+
+Unreachable is not dead: there the fence is the power switch, and only a node without power is declared down. Which
+repair it is, `ladder` says; when each job is moved, `timing`.
+
+The plan itself is `remediation`'s; what the owner of a job is told is `repair_steps`'.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

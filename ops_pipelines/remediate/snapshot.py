@@ -1,4 +1,8 @@
-"""Takes a snapshot, everything that a decision depends on; and nodes that fall silent while their plan waits."""
+"""Takes a snapshot, everything that a decision depends on; and nodes that fall silent while their plan waits.
+
+Whoever was told to restart falls silent, too; so only silence counts that nothing of ours explains. Many at once are no
+fault of nodes: then nothing is done here.
+"""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,4 +1,13 @@
-"""When to interrupt a job: now, at its next checkpoint, when it ends, or never; by least expected loss."""
+"""When to interrupt a job: now, at its next checkpoint, when it ends, or never; by least expected loss.
+
+What was declared or seen is taken; what is not known is bounded from above, never guessed as fresh.
+
+Pure arithmetic over what was measured: the age of the checkpoint, how long a restart and the queue take, and the hazard
+of the fault. Unknown stays unknown: a checkpoint of unknown age is never counted as fresh. Integrals are
+`core.finding`'s, what is known of checkpoints `checkpoint_forecast`'s.
+
+Longer than other modules: the values, the rules and the arithmetic of one decision are read together.
+"""
 
 import math
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""How a repair report reads as Markdown, for a vendor's ticket. Its JSON is the value itself, field by field."""
+"""Text from anywhere on its way into Markdown: on one line, cut where it is long, no character of it a sign."""
 
 import re
 

@@ -1,4 +1,10 @@
-"""Rows of the lake -> attempts of jobs, the interruptions between them, and how much work lasted."""
+"""Rows of the lake -> attempts of jobs, the interruptions between them, and how much work lasted.
+
+Reads each hour once, and keeps of it only the lines of the jobs that are asked about. Whose file a line stood in is not
+known here, so what comes out is for reports, never for decisions (`observe.job_facts` is).
+
+Who is to blame, and what lines say of checkpoints, is the caller's to know; what the interruptions cost is `work_sums`.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

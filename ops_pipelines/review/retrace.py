@@ -1,4 +1,14 @@
-"""What was known when, read back from the lake, and the incidents that there would have been."""
+"""What was known when, read back from the lake, and the incidents that there would have been.
+
+The same detectors and the same rules of lines as live, over the hours before a moment. What the lake does not hold is
+said (`gaps`), never guessed. How the scheduler saw a node at a time is not kept: `inventory` shows each hour as it was
+when the hour was filled. Who did not answer it is found by the series that end.
+
+The same rules and the same correlation as live, without ledger, plans or acts. Made for `diagnose`, for the evaluation
+and for what-if questions; everything stays in memory.
+
+Reads the lake alone. What was done about them, and by whom, is the ledger's to say.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,10 @@
-"""Maintenance that the scheduler is asked to keep free, and when work may be done at all."""
+"""Maintenance that the scheduler is asked to keep free, and when work may be done at all.
+
+A node is drained as soon as there is a place for it; until then the scheduler would give it another long job, and it
+would wait for the end of that. So the few that come next are booked from the moment at which they are foreseen to be
+taken: never more than rollouts may have out at once, so that no wave stands idle, and never long before. What runs is
+let be, shorter jobs still start, longer ones start elsewhere or wait. A booking ends by itself if we die.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

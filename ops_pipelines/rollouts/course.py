@@ -1,4 +1,13 @@
-"""What comes next for a rollout as a whole, where each event leads, and which jobs are kept off nodes that soak."""
+"""What comes next for a rollout as a whole, where each event leads, and which jobs are kept off nodes that soak.
+
+A row stands here only if something brings it about: the autopilot by `course` and `engine`, a person by
+`rollouts.orders`.
+
+Only canaries are spared wide jobs. Later waves are too large for it: wide jobs would find no place at all.
+
+Which nodes start for it is `fleet`', one node's own way is `engine`'s, whether a wave was good is `gate`'s. What people
+say comes from them (`rollouts.orders`).
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

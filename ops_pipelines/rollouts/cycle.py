@@ -1,4 +1,7 @@
-"""One pass over every rollout, and when it is worth a run before the schedule starts one."""
+"""One pass over every rollout, and when it is worth a run before the schedule starts one.
+
+A run never sits and waits: whoever installs, restarts, is tested or soaks is looked at again by the next one.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

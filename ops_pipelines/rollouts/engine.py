@@ -1,4 +1,13 @@
-"""What comes next for one node of a rollout: one act, one step of its life, or waiting; how a failure is recognised."""
+"""What comes next for one node of a rollout: one act, one step of its life, or waiting; how a failure is recognised.
+
+That several nodes failed alike is how the gate tells a bad release from bad nodes (`gate.counts`).
+
+Which move it is, is `engine`'s.
+
+The order of acts within each stage stands here and nowhere else. Whether an act may be begun is judged by `guardrails`
+when it is performed; what became of it is read from its record. What it decides on, and what it can answer, is `way`'s;
+what comes next for the rollout as a whole is `course`'s.
+"""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,10 @@
-"""Each node as a rollout sees it, and which nodes start on their way there or back, turn round, or are put off."""
+"""Each node as a rollout sees it, and which nodes start on their way there or back, turn round, or are put off.
+
+Facts only: gathered by `rollouts.seen_fleet`, drawn by the simulation; `planner` and `engine` judge on them.
+
+What the rollout as a whole does next is `course`'s, one node's own way is `engine`'s. How many may be out is asked of
+the guardrails once more when each node's drain is begun.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,11 @@
-"""What the gate sees of a rollout: gathered once a pass from ledger, scheduler and lake."""
+"""What the gate sees of a rollout: gathered once a pass from ledger, scheduler and lake.
+
+What is counted how is said in `rollouts.gate`: `rollouts.gate.seen_events`, `seen_events`, `rollouts.gate.levels`. A
+source that does not answer is named, and so is one that is not there.
+
+Reading is `gate_sources`', what it means is `rollouts.gate.judge_wave`'s. A source that does not answer makes nothing
+good: the wave waits, and the verdict says for what.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence

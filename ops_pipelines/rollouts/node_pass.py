@@ -1,4 +1,14 @@
-"""Brings nodes of a rollout as far as they go now, and lets others start."""
+"""Brings nodes of a rollout as far as they go now, and lets others start.
+
+Nothing here is read anew in mid-pass, but for the places of nodes that came back to work: who looks again is the next
+pass.
+
+A stage is written after its act has its outcome, and every act is known by its key: whoever comes after a crash reads
+the witness and goes on. Which act is next is `rollouts.engine`'s.
+
+Who may start is `rollouts.fleet`', who finds room `planning.places`'. Here nodes are asked what they run, for that is
+where the way back leads, and the beginning is written.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

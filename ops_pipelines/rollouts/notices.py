@@ -1,4 +1,10 @@
-"""What a notice of a rollout is made of, and what a team is sent of one that touches nodes of its jobs."""
+"""What a notice of a rollout is made of, and what a team is sent of one that touches nodes of its jobs.
+
+Composed from what the ledger holds at a look, and known by a key: who looks again, also after a crash, says nothing
+twice. What is told to whom is `operator_notices`', `operator_notices`' and `team_notices`'.
+
+A team is who had jobs on the nodes when the rollout was planned; no job is killed, so nobody else need do anything.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

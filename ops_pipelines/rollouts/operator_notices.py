@@ -1,4 +1,10 @@
-"""What calls the on-call to a rollout, and what the on-call is sent that needs nobody."""
+"""What calls the on-call to a rollout, and what the on-call is sent that needs nobody.
+
+What waits for people beyond its deadline is told again and again; a node that stays where it is, and a rollout that
+does not come to its end, once: nothing of a rollout stands still without somebody knowing.
+
+By night all of it waits for the morning; only who was called for a rollout hears at once that it is over.
+"""
 
 from datetime import datetime, timedelta
 

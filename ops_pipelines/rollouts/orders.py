@@ -1,4 +1,8 @@
-"""What people order: a plan, a start, a pause, a way back; planned on the fleet as it is now."""
+"""What people order: a plan, a start, a pause, a way back; planned on the fleet as it is now.
+
+Each order is one event of the table, in the ledger, under the name of whoever gave it. What follows from it is done by
+the next pass.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,11 @@
-"""Rows of the lake -> what the gate counts and compares: work, endings, levels, versions."""
+"""Rows of the lake -> what the gate counts and compares: work, endings, levels, versions.
+
+An attempt stands there once an hour and node. Which times count is `rollouts.gate.seen_events`'.
+
+Which runs are alike, and what they are compared with, is `rollouts.gate.levels`'.
+
+For nodes that do not tell it themselves. Parts of one node that disagree are told together, in order.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping

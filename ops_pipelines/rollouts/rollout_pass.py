@@ -1,4 +1,10 @@
-"""One pass over one rollout that is not over, and what it owes the cluster when nodes have soaked."""
+"""One pass over one rollout that is not over, and what it owes the cluster when nodes have soaked.
+
+Asked in each pass, and for a day after the end: what the scheduler did not take then is given back later.
+
+A pass never sits and waits: what needs time is found again by the next one. What comes next is decided by
+`rollouts.course` and `engine`; here it is asked, done and written.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

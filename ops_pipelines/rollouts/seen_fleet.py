@@ -1,4 +1,7 @@
-"""Each declared node as rollouts need it, and which version of what it runs; read from scheduler, ledger and nodes."""
+"""Each declared node as rollouts need it, and which version of what it runs; read from scheduler, ledger and nodes.
+
+A node that does not answer is told from the newest inventory of the lake, and marked. Reads, changes nothing.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping

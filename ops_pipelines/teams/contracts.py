@@ -1,4 +1,12 @@
-"""What was agreed with all teams of a cluster, from when until when; who belongs to whom; what cannot be kept."""
+"""What was agreed with all teams of a cluster, from when until when; who belongs to whom; what cannot be kept.
+
+The rules are `quotas.lint`'s. A remark says what was found, what was expected and what to do.
+
+Names only. What was agreed with each is `contracts`, what it gets `allocation`.
+
+Values that refuse what could not be true: two contracts for one day, a parent that there is not. Whether a cluster can
+keep what was agreed is `quotas.lint`'s. Reading the file is `resources.config.teams_file`'s.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

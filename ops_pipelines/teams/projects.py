@@ -1,4 +1,7 @@
-"""What teams have announced, and the hardware that comes and goes, as a site states them."""
+"""What teams have announced, and the hardware that comes and goes, as a site states them.
+
+What all of them together add to a week's peak, as a distribution and not as one number, is `project_mix`'s.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""By what quotas are moved and what advice is worth sending: settings of policy.yaml."""
+"""By what quotas are moved and what advice is worth sending: settings of policy.yaml.
+
+policy.yaml sets them under `advice`; the defaults stand here, each with its source. `Assumption`: a choice of ours.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,13 @@
-"""The forecast of the next days, how good forecasts were in numbers, and a backtest of them."""
+"""The forecast of the next days, how good forecasts were in numbers, and a backtest of them.
+
+What was learned, how windows are laid and how bounds are calibrated is in the modules below. A window so long that none
+of its length is over yet is refused by name: its bound would be a guess.
+
+A measure without anything to divide by is None. Which windows are judged is `backtest`'s.
+
+Windows that are judged never overlap; each is foretold from days before it and calibrated on windows that were over
+when it began. What the numbers mean is `measures`'.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,12 @@
-"""The methods by name: exponential smoothing in a bank of settings, Theta, and their weighted combination."""
+"""The methods by name: exponential smoothing in a bank of settings, Theta, and their weighted combination.
+
+A bank goes through the days once and remembers where it stood at each origin, so that a backtest costs no more than a
+forecast. Which setting speaks for a series is chosen by its own errors a week ahead, up to the origin and not beyond.
+
+The line goes through at most a year before the origin. Levels and weekdays are `smoothing`'s.
+
+Only windows that were over at the origin count. A series with few of them weighs methods as the pool does.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,20 @@
-"""From one origin: the quantiles of a window's peak, calibrated on the windows before."""
+"""From one origin: the quantiles of a window's peak, calibrated on the windows before.
+
+What a forecast learns from, a backtest and a forecast alike take from here; they differ in the origins that they ask
+about. At no origin is anything used of the days after it, except as what came.
+
+A score is (what came - what was predicted) / scale. The bound for the next window is what was predicted plus the
+scores' quantile times the scale, with the correction for a finite pool. Recent windows weigh most, so that the bound
+follows a cluster that changes. What is predicted, and with which scale, is `peak_model`'s.
+
+The place is a linear mix of what the combination sees at most and of past maxima. The scale is a mix of the series' own
+past errors, its spread and its day-to-day change. Both are drawn towards a plain prior where windows are few.
+Everything is in roots and relative to a power of the recent level: the one under which past errors are most alike.
+
+Near-idle series are a pool of their own, whose peaks stand for each other in GPUs; all others are one pool, with errors
+relative to what their series promises. Each method is calibrated alike; the combination alone has the regression for
+its peak's place.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

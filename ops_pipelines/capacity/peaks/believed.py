@@ -1,4 +1,9 @@
-"""Rows of `daily_peaks` that are believed, and what stands beside the days of a series."""
+"""Rows of `daily_peaks` that are believed, and what stands beside the days of a series.
+
+A row's day is the local date of its beginning in the zone that it names, so that days go on where a cluster's zone was
+changed. Told twice for one day: the same numbers count once, the zone of now goes before another, and of two that
+differ neither is believed. Nothing here fills or guesses.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,19 @@
-"""Hours of one local day -> rows of `daily_peaks`: GPUs, what nobody could have, storage, links, power."""
+"""Hours of one local day -> rows of `daily_peaks`: GPUs, what nobody could have, storage, links, power.
+
+In an hour that was computed a team without a row wanted nothing; an hour of which no team has a row is not known.
+
+In pieces: free GPUs of a node in service of which a part is held, or is kept from jobs; a job of whole nodes cannot
+have them. What is drained, down or reserved is not counted here: the ledger has it.
+
+Lustre tells its object targets, which are added up by file system, or else each client tells the whole. Other shared
+file systems (NFS, CephFS, ...) are seen by nodes only, as mounts; which of those are shared nobody says. One counts as
+shared where many nodes see the same size and the same room, and a disk of each node does not.
+
+Links: each one's fuller direction over its rate, and of all the 90th percentile, by leaf switch and as a whole: a
+fabric is full where its busiest tenth is, not where its mean is.
+
+Every source puts its hours here; so peak, mean and the hours near the peak are counted in one way for all of them.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,15 @@
-"""Series by resource, ready to be forecast; week by week as they were, and what each will be at most."""
+"""Series by resource, ready to be forecast; week by week as they were, and what each will be at most.
+
+No treatment: nothing is carried, no holiday is replaced. What forecasts are made from is `history`'s; this is for
+pictures, for judging what was said, and for how demand runs within a week.
+
+GPUs of all teams and types are one pool, so that they learn from each other. Every further resource is a pool of its
+own, in hundredths of each series' highest day of four weeks: the forecast is made for counts of GPUs, in which bytes
+and watts would look endless, and a disk that was emptied idle. What of the installed GPUs is out or stranded is not
+foretold: supply is drawn from how it was.
+
+Put together here. Which rows count is `believed`'s to say, what becomes of days `read_series`'.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,14 @@
-"""What is in pieces or out of reach: gangs that could not start, domains broken up, where to wait."""
+"""What is in pieces or out of reach: gangs that could not start, domains broken up, where to wait.
+
+The index is the share of jobs of one whole node that the free GPUs would make and that no node can take: 1 - (whole
+free nodes) / floor(free GPUs / GPUs of a node). 0 where every free GPU stands on a whole free node, or where fewer are
+free than a node has. Why a part is held is `consolidation`'s business.
+
+A domain is a chassis where NVLink ends there, and a rack of NVL72. Whole is one of which every GPU is free and offered.
+
+A job ends at the latest when its time limit does; mostly it ends earlier, by what such jobs needed before. The hint
+says both, and what nobody knows it leaves out.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,9 @@
-"""Rows of the lake -> the values that placement is judged by: machines, stays, waits, past runs, settings."""
+"""Rows of the lake -> the values that placement is judged by: machines, stays, waits, past runs, settings.
+
+GPUs are shared out evenly among an attempt's nodes: accounting does not say which node held how many.
+
+Who gave up while it waited is counted, not judged: how long it would have waited nobody knows.
+"""
 
 import csv
 from collections import defaultdict

@@ -1,4 +1,9 @@
-"""Nodes, who held them, and free GPUs of every node at every moment."""
+"""Nodes, who held them, and free GPUs of every node at every moment.
+
+Values only. How rows of the lake become these is `efficiency.placement`.
+
+At one moment ends come before absences, and these before starts, so that what one job gives back another may get.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,12 @@
-"""How long jobs waited, and which would have started earlier in the holes that were there."""
+"""How long jobs waited, and which would have started earlier in the holes that were there.
+
+Jobs that wait still count with what they have waited so far, so that a number may be too low, and says so. Sums over
+sizes mislead where one team asks for larger jobs (Simpson): such pairs of teams are named.
+
+A scheduler puts a job into a hole only if its time limit fits. Which holes there were is known afterwards: what was
+free stayed free until somebody took it. Nobody would have started later: the hole was empty. Who waits for a limit of
+its own, another job or its hour is passed over, and who could not have fitted with less time either.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

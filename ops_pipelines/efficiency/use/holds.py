@@ -1,4 +1,9 @@
-"""Who held which GPU when, and the traffic of nodes meanwhile."""
+"""Who held which GPU when, and the traffic of nodes meanwhile.
+
+What the exporter says of a GPU (`job`, else `namespace/pod`) is believed. Else the scheduler's allocations decide; they
+name nodes and a number of GPUs but not which: then GPUs with memory in use are taken to be held. Where several jobs
+hold a node at once and nothing tells their GPUs apart, each is given all of these, and is marked as shared.
+"""
 
 import math
 from collections import defaultdict

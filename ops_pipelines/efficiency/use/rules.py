@@ -1,4 +1,12 @@
-"""Which readings together mean which verdict, as data; and which GPUs differ from the others of their job."""
+"""Which readings together mean which verdict, as data; and which GPUs differ from the others of their job.
+
+The grammar of `conditions`: entries joined by ` and `, each `FEATURE OP NUMBER` (<, <=, >, >=) or `FEATURE missing`. A
+rule holds only if it knows every feature that it compares: what is missing decides nothing. The first that holds
+decides. Where features come from is `efficiency`'s business, and `stragglers`'.
+
+Peers are the GPUs of the same job and model on all its nodes. In synchronised work all wait for the slowest, so a
+straggler may look busier than its peers (they wait without spinning) or less busy (they spin and it has no work).
+"""
 
 import csv
 import math

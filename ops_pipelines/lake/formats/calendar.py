@@ -1,4 +1,14 @@
-"""Weekly windows and iCalendar files (RFC 5545) -> spans of absolute time in which work may be done."""
+"""Weekly windows and iCalendar files (RFC 5545) -> spans of absolute time in which work may be done.
+
+The libraries take what makes no sense (an end before the begin, a zone that nobody knows) as something else, and look
+for what never comes until the year 9999. What is refused here is said in words.
+
+Rules of repetition are carried out by recurring-ical-events. Here it is said what is believed, whose zone a time has
+that names none, and how much one file may hold. What windows and freezes make together is `maintenance_calendar`'s.
+
+Reading one file is `calendar_entries`'. Here they are put together, and what could not be read is taken for the worst:
+what may be a freeze holds always, and a calendar whose windows nobody can read opens none.
+"""
 
 from calendar import monthrange
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

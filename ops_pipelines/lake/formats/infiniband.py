@@ -1,4 +1,11 @@
-"""InfiniBand and RoCE ports and switches, as rows of fabric_telemetry, facility_telemetry and inventory."""
+"""InfiniBand and RoCE ports and switches, as rows of fabric_telemetry, facility_telemetry and inventory.
+
+A record is one port; in ibswinfo, one component of the switch. Data counters count units of four octets and become
+bytes here. An old 32-bit traffic counter that stands at its maximum has stopped counting and is left out; an error
+counter at its maximum is kept, for it still says "at least so many". Not here: the layouts (`infiniband_layouts`).
+
+A record is the switch itself, its temperature, one power supply or one fan. Not here: ports (`infiniband`).
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

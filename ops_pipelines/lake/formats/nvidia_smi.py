@@ -1,4 +1,12 @@
-"""What `nvidia-smi` prints, as rows: XML, text, CSV, dmon, the table."""
+"""What `nvidia-smi` prints, as rows: XML, text, CSV, dmon, the table.
+
+Here: that layout, in blanks and CSV, with and without the time (`-o DT`). Not here: pmon, whose rows are processes.
+
+A record is one GPU in one output. It is refused if it names no GPU, if the tool could not read the GPU, or if one value
+is no number or cannot be. MIG devices are rows of their GPU's record. Times that the tool prints state no zone and are
+taken as UTC. Where a file holds several outputs, as captures do, the table and the list only repeat, rounded: their
+GPUs are ignored beside `-q` or CSV.
+"""
 
 import re
 from collections.abc import Iterator, Mapping

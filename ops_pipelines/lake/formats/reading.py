@@ -1,4 +1,10 @@
-"""Values as hardware tools print them, unit by unit; and the count of what was read and refused."""
+"""Values as hardware tools print them, unit by unit; and the count of what was read and refused.
+
+Here: adding up. Not here: reading (`reading`), and why a record is refused (each format says).
+
+Here: what nvidia-smi, smartctl, InfiniBand tools and Redfish have in common. Not here: a name that only one of them
+knows; what becomes of a record (`tally`).
+"""
 
 import json
 import math

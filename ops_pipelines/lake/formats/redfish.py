@@ -1,4 +1,15 @@
-"""What a BMC says over Redfish, as rows of facility_telemetry and inventory."""
+"""What a BMC says over Redfish, as rows of facility_telemetry and inventory.
+
+Here: what an answer is, and the objects in it, from DMTF's Thermal 1.0 to Sensor and EnvironmentMetrics and HPE's own.
+Not here: which of their fields mean which column (`redfish_fields`); files, trees, and what two answers say of the same
+thing (`redfish`).
+
+A record is one sensor or component object: an entry of Thermal and Power, a Sensor, Fan, PowerSupply, Chassis, System,
+Processor, Memory, Drive, controller, adapter, port, Manager or firmware item. An answer that holds none (a collection,
+a schema, a service, settings) counts as one ignored record, as does an absent component, a sensor without reading,
+status or limit, and a second description of one sensor (an alias: Sensors repeats Thermal). Not here: which field of an
+object means which column (`redfish_components`).
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

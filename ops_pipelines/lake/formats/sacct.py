@@ -1,4 +1,9 @@
-"""Accounting of jobs as files give it: text, JSON and REST answers, 21.08 to 25.11."""
+"""Accounting of jobs as files give it: text, JSON and REST answers, 21.08 to 25.11.
+
+Record: one row after the header, in JSON one job. Jobs become attempts in `job_accounting`, steps go to `job_steps`.
+Times without a zone are taken as UTC. What cells mean is `formats.slurm_values`, how rows are parted is
+`formats.slurm_rows`.
+"""
 
 import json
 import re

@@ -1,4 +1,9 @@
-"""Rows of accounting as values -> attempts and steps; each distinct cell is read once."""
+"""Rows of accounting as values -> attempts and steps; each distinct cell is read once.
+
+A cell that cannot be read refuses its row. Which rows are attempts, and what they are called, is `sacct_tables`.
+
+Shared by text and JSON. Reading cells is `sacct_columns` and `sacct`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,9 @@
-"""Jobs, nodes and partitions as the scheduler lists them now -> rows."""
+"""Jobs, nodes and partitions as the scheduler lists them now -> rows.
+
+What stands as the start of a waiting job and as the end of a running one is a forecast: neither is kept.
+
+A node that stands in several partitions is several rows in sinfo and one here.
+"""
 
 import re
 from collections.abc import Mapping

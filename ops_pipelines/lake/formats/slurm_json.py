@@ -1,4 +1,7 @@
-"""JSON as Slurm's clients and REST servers print it, 21.08 to 25.11; states and exit codes."""
+"""JSON as Slurm's clients and REST servers print it, 21.08 to 25.11; states and exit codes.
+
+An answer that was cut keeps the objects that are whole. What an object means is the callers' business.
+"""
 
 import json
 import re

@@ -1,4 +1,8 @@
-"""Slurm's smaller outputs: blocks of `scontrol`, `sdiag`, counts, and tables that have a header."""
+"""Slurm's smaller outputs: blocks of `scontrol`, `sdiag`, counts, and tables that have a header.
+
+Values hold blanks (Reason, OS, a job's name), and no quotes. A job's name is a user's text: a record in which it could
+pass for other fields is refused by the caller, who finds a key twice in `doubled`.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,10 @@
-"""A block with its names, labels and times numbered: which node and GPU each label set means, and until when."""
+"""A block with its names, labels and times numbered: which node and GPU each label set means, and until when.
+
+Numbers instead of texts are what makes the rest fast; nothing is judged here.
+
+Series that name a GPU by its index or address are joined with those that name its UUID (`gpu_labels.GpuJoin`), within a
+block. A live cycle is a block of one time, an answer for an hour one of many: cut so, both join the same.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

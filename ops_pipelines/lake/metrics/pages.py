@@ -1,4 +1,9 @@
-"""Answers of metric sources -> rows of the lake: decoded, placed, gated. The one way in, live and from files."""
+"""Answers of metric sources -> rows of the lake: decoded, placed, gated. The one way in, live and from files.
+
+A row is (node, device, time); cells are in the column's unit. Works per distinct label set and per column, never per
+point in Python: a cycle of a large cluster has hundreds of thousands of series. What a label means stands in
+`node_names`, `gpu_labels` and `ways`, what is impossible in `series`.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

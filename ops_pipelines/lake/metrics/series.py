@@ -1,4 +1,7 @@
-"""Decoded series, the hard gates that their points pass, and the points that are refused with their reason."""
+"""Decoded series, the hard gates that their points pass, and the points that are refused with their reason.
+
+What can be but is not well is no gate's business: that is the expectations' and `observe.rules`'s.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The ways from a series name into columns, and what becomes of points that were placed: sorted, unique."""
+"""The ways from a series name into columns, and what becomes of points that were placed: sorted, unique.
+
+Works on whole columns. What a point means was settled before, by `pages`.
+"""
 
 import re
 from collections.abc import Mapping, Sequence

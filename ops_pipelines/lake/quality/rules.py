@@ -1,4 +1,9 @@
-"""What data checks know of columns beyond the schema, and what columns must say of each other, as data."""
+"""What data checks know of columns beyond the schema, and what columns must say of each other, as data.
+
+Data only; `expectations` makes expectations of it.
+
+A condition over a null is no contradiction. Judging, counting and showing stand elsewhere (`profile`, `expectations`).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

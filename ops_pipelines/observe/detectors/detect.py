@@ -1,4 +1,8 @@
-"""A panel -> everything that the detectors see in it, and which conditions it is silent about."""
+"""A panel -> everything that the detectors see in it, and which conditions it is silent about.
+
+What one of them looks for is its own module's; what it means is `observe.condition_rules`. They are imported when they
+are asked: the live cycle's module is loaded by who never looks at a panel.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Mapping

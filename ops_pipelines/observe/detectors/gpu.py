@@ -1,4 +1,14 @@
-"""Trouble of one GPU: memory, NVLink, PCIe, and what the driver itself asks for."""
+"""Trouble of one GPU: memory, NVLink, PCIe, and what the driver itself asks for.
+
+Uncorrected errors are `driver`'s, as the driver itself counts them.
+
+One GPU's counters each. That the links of many GPUs lead to one switch is correlation's to see.
+
+A link that a power saver slows down while its GPU idles is no fault.
+
+The live path reads the same from single samples (`lake.telemetry`); this is for panels. Each number is a condition of
+its own: "reset me" that becomes "reboot the node" is another one.
+"""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,16 @@
-"""Jobs that hang: no sign of life moves any more; and the rank that does not wait as the others do."""
+"""Jobs that hang: no sign of life moves any more; and the rank that does not wait as the others do.
+
+A sign moves, is still, or nobody knows; one that moves is enough to live. Who is called hung is `hang`'s business.
+
+Floors stand between what a waiting job shows (nothing but keep-alives and metadata) and the faintest work that was met:
+one writer of a few MB/s, one GPU at 5 %, one busy core. They are assumptions; docs/DIAGNOSIS.md measures them.
+
+All ranks of a collective that hangs spin alike, but for the one that never came to it. Named is one GPU or one node; of
+several nodes none. That the job hangs is `hang`'s finding.
+
+A collective that never ends logs nothing and shows full utilisation. A checkpoint, an evaluation, the loading of data
+and compilation all move something (`signs_of_life`), so that no time limit is needed. Who differs is `odd_ranks`.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,11 @@
-"""Ports of a node that are down, flapping, slow or with errors; and series that end."""
+"""Ports of a node that are down, flapping, slow or with errors; and series that end.
+
+Which end is at fault, and that many ports lead to one switch, is correlation's to see. Congestion (waits, marks,
+discards) is no fault of a port.
+
+The live path judges the same from single readings (`lake.telemetry`); this is for panels. That a node was drained, is
+rebooting or was switched off is for the flow to know.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace

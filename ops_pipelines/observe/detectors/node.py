@@ -1,4 +1,9 @@
-"""Trouble of one node: disks, host memory, clock, versions, waiting for shared storage."""
+"""Trouble of one node: disks, host memory, clock, versions, waiting for shared storage.
+
+A roll-out under way is no drift: without a declared release only few parts may stand apart from their model.
+
+One node or hundreds: what they share is found by `diagnosis`. Waiting for the node's own disks is none of it.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,13 @@
-"""What detectors share: counters over gaps and restarts, peers, and which job holds which nodes."""
+"""What detectors share: counters over gaps and restarts, peers, and which job holds which nodes.
+
+Exact in whole numbers, and each row from the rows before it: a detector says the same of a grid time whether it sees a
+day or the minutes before. No limit of any fault stands here.
+
+Numbers only. Who is whose neighbour, and how far is too far, is for each detector in `detectors` to say.
+
+What the detectors of jobs share: slices of a panel, and numbers put together over the parts of one job. What any of it
+means is the detectors' business.
+"""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,12 @@
-"""Jobs that hold GPUs without progress: idle, waiting for data, or with a loss that is no number."""
+"""Jobs that hold GPUs without progress: idle, waiting for data, or with a loss that is no number.
+
+A service that waits for traffic has its model in memory, and is not idle. Partly used jobs are `efficiency`'s.
+
+Secondary by nature: what holds them up is found at the store or the switch. A pause of a healthy job moves bytes and
+ends within ten minutes: who waits for storage and gets nothing is said at once, all else after a quarter of an hour.
+
+Read off the gauge of the jobs' own metrics; what a job only writes into its log is the catalogue's business.
+"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,16 @@
-"""Stragglers: GPUs of one node apart from the peers of their job, by metrics and by operator traces."""
+"""Stragglers: GPUs of one node apart from the peers of their job, by metrics and by operator traces.
+
+In synchronous work all wait for the slowest. A GPU with slower clocks needs longer for the same kernels: its tensor
+pipes are as busy as ever, and its peers', who wait, less than before. A GPU that is fed late is less busy than its
+peers. So a lower clock is direct evidence, activity to either side indirect: that names nobody unless it came together
+with a longer step, because ranks that were apart from the start are the way in which a program is split. Several in a
+pattern are that, too. Whom heat or a power brake slows, as its own sensors show, is another detector's.
+
+Ranks of one pipeline stage run the same layers: one that computes longer than its peers of the stage is slow. A stage
+whose ranks all compute longer than the other stages is the split's doing and no worker's. Only computing is compared:
+how long a send or a collective takes says how long it waited for somebody else. Finding a straggler in the telemetry of
+GPUs, while it happens, is `detectors.straggler`; which node a rank ran on is the scheduler's knowledge.
+"""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,11 @@
-"""Raw log lines -> what each means, with the numbers and parts that it names."""
+"""Raw log lines -> what each means, with the numbers and parts that it names.
+
+Asked only for lines that a signature matched. Which line that is, is `matching`.
+
+One answer for each line, blank and unreadable ones included. Xid and SXid lines are judged by the code tables, the
+NVLink subcodes and the words of the line; all others by the first signature that matches. A line alone is no evidence
+of a node's state: whether the kernel wrote it is `signals`' question, what becomes of it that of `observe.rules`.
+"""
 
 import math
 import re

@@ -1,4 +1,10 @@
-"""Whether bytes are a log at all, and log lines that are JSON objects: journald, rsyslog, containers."""
+"""Whether bytes are a log at all, and log lines that are JSON objects: journald, rsyslog, containers.
+
+One line in, its message and what the keys around it say. Not here: what the message itself says (`prefix`).
+
+Each test looks at the beginning of the file and asks most of its lines, so that a job log that prints such a thing
+(`nvidia-smi` at its start, a configuration as JSON) stays a log. What the lines say is `formats.log`.
+"""
 
 import csv
 import json

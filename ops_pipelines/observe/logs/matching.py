@@ -1,4 +1,12 @@
-"""Which rule of the signature table matches which line, and which lines report a complete checkpoint."""
+"""Which rule of the signature table matches which line, and which lines report a complete checkpoint.
+
+Hyperscan scans whole buffers; where it has no wheel, `re` gives the same pairs, slower. The patterns keep to what both
+mean alike: ASCII, no look-around, no back-references, nothing that could cross a line end. What a match means for the
+table is `formats.log`.
+
+A line that tells of the beginning of a save is no proof of its end: it counts once the training is seen to go on
+(`SAVING`), or once the next save is told (`STAGED`). What is remembered of a job is `observe.job_facts`.
+"""
 
 import csv
 import re

@@ -1,4 +1,13 @@
-"""Log lines -> rows of kernel_events and job_logs, live and from files."""
+"""Log lines -> rows of kernel_events and job_logs, live and from files.
+
+Shared by files (`formats.log`) and by the adapters of logs. The lines are matched together, as one buffer; only those
+that match are looked at for details.
+
+A record is one physical line; a blank line is ignored. A line is refused only if it is no text, or a broken record of a
+log in JSON; whatever else stands there was written by somebody and is kept, cut at 1000 characters. Progress bars that
+draw over themselves with carriage returns are one line: the last picture is kept. A time that a line does not state is
+`at`; a clock that counts from boot becomes a time once the kernel has said when it set the clock.
+"""
 
 import re
 from collections.abc import Iterable, Sequence

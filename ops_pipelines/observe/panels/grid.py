@@ -1,4 +1,9 @@
-"""Rows of a table -> cells of matrices: few columns, which rows are parts of one kind, times and parts."""
+"""Rows of a table -> cells of matrices: few columns, which rows are parts of one kind, times and parts.
+
+A row is judged by itself alone, so that rows can be chosen as they come. What becomes of them is `tables`.
+
+Here only where a value goes. Which columns a layer has, and what becomes of several devices, is `tables`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,10 @@
-"""Jobs on a panel: which job held which node, what jobs report; and several devices of a node as one number."""
+"""Jobs on a panel: which job held which node, what jobs report; and several devices of a node as one number.
+
+A sum that lacks a device is no sum: a port that was not read must not look like traffic that stopped.
+
+Whose efficiency a shared node's GPUs are, is `efficiency.use.holds`; here a node that several jobs share, or one holds
+in part, is held by none.
+"""
 
 import re
 from collections.abc import Sequence

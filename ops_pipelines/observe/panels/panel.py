@@ -1,4 +1,13 @@
-"""A span of time as columns: what detectors look at, which columns of the lake it needs, what a detector reports."""
+"""A span of time as columns: what detectors look at, which columns of the lake it needs, what a detector reports.
+
+Everything else of a row stays in the lake: half an hour of a large cluster has to fit in memory.
+
+And how flags over time become stretches. What a stretch means is `observe.rules`; which detectors there are is
+`signals`.
+
+Live, the last minutes of cycles; from the lake, the minutes before a moment; from the simulator, whole days. A detector
+cannot tell which: it gives the same answer for a grid time whatever came after it.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

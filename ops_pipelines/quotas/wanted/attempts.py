@@ -1,4 +1,11 @@
-"""Rows of accounting -> attempts and waiting array tasks, each once; what cannot be is refused with its reason."""
+"""Rows of accounting -> attempts and waiting array tasks, each once; what cannot be is refused with its reason.
+
+Only the notation, and the rows. A task that has started has a row of its own under the same name, so that `waits` can
+tell which of these rows is old.
+
+Here: which rows are believed, which say the same attempt again, and where attempts of one job overlap. When they wait
+and whether that counts is `waits`.
+"""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,8 @@
-"""Hours of `gpu_demand` -> local days, and what each team ran in their hours."""
+"""Hours of `gpu_demand` -> local days, and what each team ran in their hours.
+
+A day is one of the cluster's zone (`lake.local_days`). Days at the edges may be parts of days; their sums say of how
+many hours. In an hour that was computed a team without a row wanted nothing; of one that no team has, nothing is known.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,10 @@
-"""Rows from the lake and the scheduler -> one table of attempts; and how large a team's jobs are."""
+"""Rows from the lake and the scheduler -> one table of attempts; and how large a team's jobs are.
+
+The lake tells of attempts when they end. Who runs and who waits now, the scheduler says. Where both tell of one
+attempt, `attempts` takes it once.
+
+A single large job is no habit: a size counts if it is seen on enough days.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,13 @@
-"""Which type of GPU attempts held or wait for, how long those ran that never ended, and what was held unused."""
+"""Which type of GPU attempts held or wait for, how long those ran that never ended, and what was held unused.
+
+Accounting has no type. A cluster of which no type is known has one, called ``.
+
+The lake's `job_accounting` tells of attempts when they end; who runs is seen in the hours that it held nodes. Here
+these hours become rows of accounting, and an attempt that was seen no more before the newest hour ends with its last.
+
+Idle is what the rules call idle. Of a row where half of the GPUs or more do nothing beside others that work, half is
+counted: that much is known. What somebody wanted is not decided here.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,15 @@
-"""`gpu_demand`: for each hour, team and type of GPU, what ran, waited and was wanted, with notes."""
+"""`gpu_demand`: for each hour, team and type of GPU, what ran, waited and was wanted, with notes.
+
+An attempt on nodes of two types weighs in both, by its nodes. Sums over the stretches are `sweep`'s.
+
+Stretches are half-open, in microseconds. Sums of whole GPUs and microseconds stay below 2**53, where floats are exact.
+
+Numbers come from the modules that found them; here they are counted, ordered and said.
+
+Here the parts are put together, and what does not count, cannot be told or was refused is said in words. Each part
+stands in its own module: rows (`attempts`, `held`), waits (`waits`), types (`held`), sums (`sweep`), `held`. Days are
+`daily`.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

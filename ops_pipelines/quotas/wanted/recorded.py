@@ -1,4 +1,14 @@
-"""Recorded demand from a Parquet file, believed or refused row by row."""
+"""Recorded demand from a Parquet file, believed or refused row by row.
+
+Whether hours are missing, and which local day they belong to, is `recorded`. A fault names the column, how many rows
+have it and the first of them.
+
+Here: what must be in such a file, its faults by name, and the days. Hours made from accounting are `hourly`; what a
+replay does with the days is `quotas.replay`. An hour belongs to the local day in which it begins.
+
+Nothing is guessed: a file with faults is refused with all of them at once. Missing hours are carried only if asked, and
+then named.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

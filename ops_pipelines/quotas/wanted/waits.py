@@ -1,4 +1,11 @@
-"""Attempts -> spans in which a job ran or waited, and why it waits."""
+"""Attempts -> spans in which a job ran or waited, and why it waits.
+
+Demand is what more GPUs, or a higher quota, would have started: also what the team's own cap holds back. A reason that
+the table does not have counts; whoever asks is told which.
+
+A job waits from the time at which it could have started to its start; one that was requeued, from the end of one
+attempt to the start of the next. Why a wait does not count is `wait_reasons`, or that no quota could ever start it.
+"""
 
 import csv
 import re

@@ -1,4 +1,12 @@
-"""The command of each verb, sent once; and what bears witness of it."""
+"""The command of each verb, sent once; and what bears witness of it.
+
+The release is the one that the rollout was opened with, whatever the file says by now; which step, and which way,
+stands in the act itself. Sending it is `commands'`, reading what became of it `witnesses'`.
+
+What the reading says of the act is `remediate.testimony`'s.
+
+Whether it may be sent, and whether it happened, is `perform`'s business.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta

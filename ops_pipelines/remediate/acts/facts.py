@@ -1,4 +1,12 @@
-"""The right to act, and the fresh state that acts are judged on."""
+"""The right to act, and the fresh state that acts are judged on.
+
+The code server holds it and gives its token to the runs it starts; a job launched where no code server runs takes the
+lease for itself. Each other holder begins a new epoch, and the token is of one epoch: a process that was suspended
+after its before-entry finds its token outdated and sends nothing. The gap that remains is between that look and the
+start of the command itself.
+
+What follows from it for an act is `judgement`'s; what bears witness of an act that was begun is `commands`'.
+"""
 
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor

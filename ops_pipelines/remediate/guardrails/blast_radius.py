@@ -1,4 +1,10 @@
-"""What a plan touches and what stays in service of each part of the cluster: computed before anything is done."""
+"""What a plan touches and what stays in service of each part of the cluster: computed before anything is done.
+
+Counted over every declared node, before and after, and by other means than the guardrails', which judge one drain.
+
+Computed from the facts alone and by other means than the planner's and the guardrails': those judge one act on one
+node, this counts every part of the cluster before and after. Limits on it are policy (`DrainBudget`, `BlastCaps`).
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence

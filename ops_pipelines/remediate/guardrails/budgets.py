@@ -1,4 +1,11 @@
-"""How many nodes may be touched, how often the same, and how many may be on probation at once."""
+"""How many nodes may be touched, how often the same, and how many may be on probation at once.
+
+Which nodes those are, by what the scheduler shows and what we began. How long a probation lasts, and what ends it, is
+`remediate`'s and the policy's.
+
+What must hold of the one target is `preconditions`, what jobs and services may lose `job_limits`. The limits are the
+operator's (`policy`); a cap that is None, or does not speak of this verb, limits nothing.
+"""
 
 import math
 from collections.abc import Collection, Iterator, Mapping

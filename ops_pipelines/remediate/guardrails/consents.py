@@ -1,4 +1,12 @@
-"""Who may act on a node, and whose approval an act needs before it is begun."""
+"""Who may act on a node, and whose approval an act needs before it is begun.
+
+A rollout has a node from the drain that it begins until the return that is seen. Before that the node is anybody's: a
+fault is seen to before an update. Whose yes a rollout needs, and whether it is over, is asked where the ledger is read
+(`remediate.acts.judgement`); how many nodes rollouts may have out is `budgets`'.
+
+What was begun with consent is brought to its end without a new one: nothing that we hold waits for a yes to be let go.
+What becomes of a plan that would need what is forbidden is `remediate.isolation`'s.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
@@ -7,7 +15,7 @@ from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.core.identity import IncidentId, NodeName, RolloutId, cause_of, is_rollout
 from ops_pipelines.core.policy import ActionClass, Consent, Policy
 from ops_pipelines.core.proof import Authority, Refusal, never, wait
-from ops_pipelines.core.rollout import _is_done, _is_owned_by
+from ops_pipelines.core.rollout import is_owned_by, is_return
 from ops_pipelines.remediate.guardrails.facts import (
     Case,
     ClusterFacts,
@@ -60,7 +68,7 @@ def _judge_rollout(case: Case) -> Refusal | None:
     if name is None or action.verb not in _OF_ROLLOUTS:
         return never("owned", f"a rollout never begins {action.verb.value.replace('_', ' ')}; {cause} is one")
     is_at_work = action.verb in AFTER_RETURN and name not in facts.owned
-    if not is_at_work and not _is_owned_by(cause, name, facts.owned):
+    if not is_at_work and not is_owned_by(cause, name, facts.owned):
         return never("owned", f"{name} is not in hand of {cause}")
     other = _at_work_on(name, facts, but=cause)
     if other is not None:
@@ -87,7 +95,7 @@ def taken_nodes(owned: Mapping[NodeName, RolloutId], records: Collection[ActionR
 
 def is_underway(cause: IncidentId, name: NodeName, facts: ClusterFacts) -> bool:
     """Return whether a rollout has a node already, or has touched its versions: what follows only finishes that."""
-    if _is_owned_by(cause, name, facts.owned) and _has_taken(cause, name, facts.records):
+    if is_owned_by(cause, name, facts.owned) and _has_taken(cause, name, facts.records):
         return True
     return any(each.action.verb is Verb.INSTALL for each in _records_of(cause, name, facts.records))
 
@@ -133,7 +141,7 @@ def _at_work_on(name: NodeName, facts: ClusterFacts, *, but: IncidentId) -> Inci
 
 def _has_taken(cause: IncidentId, name: NodeName, records: Collection[ActionRecord]) -> bool:
     last = _last_turn(cause, name, records)
-    return last is not None and not _is_done(last, Verb.RESUME)
+    return last is not None and not is_return(last)
 
 
 def _last_turn(cause: IncidentId, name: NodeName, records: Collection[ActionRecord]) -> ActionRecord | None:

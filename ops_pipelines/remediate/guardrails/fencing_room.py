@@ -1,4 +1,11 @@
-"""What the scheduler does by itself when a node falls silent, and what the site offers: is there room to act."""
+"""What the scheduler does by itself when a node falls silent, and what the site offers: is there room to act.
+
+At its silence limit the scheduler starts the jobs of a silent node elsewhere, while their old processes may still
+write. Only a hold that comes well before prevents the second copy. Reading the limits belongs to adapters.
+
+Which commands a site names is read by adapters (`resources.config.fleet`). Whether each one works shows when it is
+asked; here counts only that it is there at all.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

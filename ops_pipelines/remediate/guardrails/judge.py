@@ -1,4 +1,11 @@
-"""Whether an act may be begun: one judgement, used when planning and again just before each act."""
+"""Whether an act may be begun: one judgement, used when planning and again just before each act.
+
+A refusal is a value with a reason. Nothing here chooses an action. The rules of one target are `preconditions`, the
+counts and caps on nodes `budgets`, those on jobs `job_limits`; here is who may act at all, on what and when, and the
+order in which everything is asked.
+
+The rules themselves are `guardrails`, `preconditions`, `budgets` and `job_limits`; a test holds the names together.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,4 +1,10 @@
-"""Finds a policy that allows everything, or nothing, by accident; its limits of rollouts among it."""
+"""Finds a policy that allows everything, or nothing, by accident; its limits of rollouts among it.
+
+What holds of all other limits is `policy_lint`'s, which asks this too. What is only said refuses nothing.
+
+Each limit alone is checked where it is defined (`policy`). A limit that is meant to forbid everything has one plain way
+to say so, which is never refused: `mode: observe`, or `drain_budget.max_out_count: 0`.
+"""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,10 @@
-"""Has a repaired node tested while it stays drained; and where each node stands on the ladder."""
+"""Has a repaired node tested while it stays drained; and where each node stands on the ladder.
+
+Which tests fit the fault and how good is good enough are `core.node_tests`'; the tests themselves run on the node,
+under the key of the action that asked for them, so that they are started once however often we ask.
+
+Reads the ledger and, for probation, the scheduler. Which rung comes next is `remediate.ladder`'s.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

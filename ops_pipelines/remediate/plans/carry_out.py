@@ -1,4 +1,12 @@
-"""Carries plans out, several at a time, step by step, until each is done, waits, or is handed over."""
+"""Carries plans out, several at a time, step by step, until each is done, waits, or is handed over.
+
+A repair is kept back from a busy node by its guardrail; an isolation repairs nothing, and its proof begins with tests
+that need the node to themselves.
+
+Plans advance side by side, and drain together. Of one plan: what is next, whether its moment has come, and what a step
+that fails leads to. The order of steps is the plan's; nothing here adds, skips or reorders one, but the room kept free
+where it is too late for it. Each step is `perform`'s. Longer than most: a plan and its neighbours share every pass.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,4 +1,10 @@
-"""What follows when the configuration or the ledger changes under a running autopilot; the beat of what watches."""
+"""What follows when the configuration or the ledger changes under a running autopilot; the beat of what watches.
+
+A beat is written once a tick, so that a dead process shows as an old beat. Reading is cheap and writes nothing.
+
+Read by `wiring`, which gives each pass the rules that hold. Here the process that may act pages about a file that
+cannot be used, says which file only a restart takes up, and notes since when the rules hold: what waits is asked anew.
+"""
 
 from collections import Counter
 from collections.abc import Mapping

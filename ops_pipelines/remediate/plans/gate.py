@@ -1,4 +1,13 @@
-"""The gate between what was decided and what is done: plans proved, recorded, and put in force together."""
+"""The gate between what was decided and what is done: plans proved, recorded, and put in force together.
+
+Only notes; what is done next is `carry_out`'s, whether the plan may begin `in_force`'s.
+
+Of an incident one plan is in force at most. What is then done is `carry_out`'s, how far it came `plan_progress`'.
+
+What is recorded is what is carried out: of a plan that the ledger knows already its own words count. Nothing passes
+that a check contradicts; that is a fault of ours, so a person is told. The ledger asks for the proof once more in the
+transaction that begins something (`resources.ledger.proofs`).
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,11 @@
-"""Whether the moment has come to interrupt a job whose plan waits, and which act waits for an approval."""
+"""Whether the moment has come to interrupt a job whose plan waits, and which act waits for an approval.
+
+A plan that has not begun waits with its first act; one that goes on by itself up to a point, such as a drain that needs
+nobody and a reboot that does, waits half-way.
+
+The moment itself was chosen by `remediate.timing` when the plan was made. Asked by the executor before each hold, and
+by the sensor, so that a run starts within seconds of the checkpoint.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace

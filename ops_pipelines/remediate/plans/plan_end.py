@@ -1,4 +1,9 @@
-"""What becomes of an incident when its plan is over: done, failed, or handed to a person."""
+"""What becomes of an incident when its plan is over: done, failed, or handed to a person.
+
+When it is handed over is for whoever waits: `carry_out`, `verify`, `probation`. A person is reminded by `overdue`.
+
+Each writes one change of the incident and returns what is to be said of it. A person takes over in `escalation`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,19 @@
-"""Decides within the tick that noticed the evidence: drains, and marks jobs of silent nodes; nothing stronger."""
+"""Decides within the tick that noticed the evidence: drains, and marks jobs of silent nodes; nothing stronger.
+
+No run, no plan, no confirmation: a mark costs nobody anything, and waiting may cost a checkpoint. It goes on in a
+storm, too. What an earlier process left marked stands in the ledger, and is seen to by whoever looks next.
+
+The same snapshot, decision, guardrails, executor and ledger as the run that follows, which records the assets and does
+the rest. Runs as a pass of its own, so that a fault is out of service before a run has started.
+
+When to decide: a decision covers everything undecided, and costs a reading of the scheduler and a snapshot on disk. So
+a fault that calls for a repair, and has not done so in this tick, is decided on at once. What tells something else for
+the first time in a tick (a page, a message to an owner), asks for the same repair again, or comes in bulk is decided on
+twice a second, and in the tick's last look; a thousand observations wait for nothing. What only repeats waits for the
+next tick, whose first look decides on whatever is there. So a storm is on record within a second, nothing waits longer
+than a tick, and a GPU that chatters all day costs one snapshot a tick beside those of the runs that its evidence starts
+anyway.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Sequence

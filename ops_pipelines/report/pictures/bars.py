@@ -1,4 +1,10 @@
-"""Rows of bars with words at both ends; demand of a day and quotas of teams drawn so."""
+"""Rows of bars with words at both ends; demand of a day and quotas of teams drawn so.
+
+Knows lengths, colours and words, not what they mean. Every row carries its number in words, so that colour only repeats
+them. Words are untrusted: whatever they hold stays text.
+
+Where nobody knows what a team used, its quota is grey: it is not shown as free. Types of GPU stand one after another.
+"""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,8 @@
-"""A sheet of pixels to draw boxes, lines and small letters on, and PNG files of few colours."""
+"""A sheet of pixels to draw boxes, lines and small letters on, and PNG files of few colours.
+
+Letters are drawn here because a PNG has none: five by seven dots, made for names, numbers and times. What a letter is
+not drawn for becomes `?`.
+"""
 
 import struct
 import zlib

@@ -1,4 +1,14 @@
-"""Pictures of capacity: a fan of what is expected beside what is usable, and how likely each week is short."""
+"""Pictures of capacity: a fan of what is expected beside what is usable, and how likely each week is short.
+
+Drawn as wide as it is shown, for a desk and for a phone each on its own: letters keep their size.
+
+Knows lines, bands and words, not what they mean. Each thing has its own form as well as its colour: bands grow paler
+outwards, what there is has a dashed line, weeks whose width is not measured are striped, a value that fell outside is a
+cross and not a dot. Words are untrusted: they are escaped, and cut to one line.
+
+Columns above the limit are filled and dark, the others pale with a rim: colour only repeats what the limit's line
+shows.
+"""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,8 @@
-"""Hours of the lake as pictures: what of each table is drawn first, as a strip of nodes x time or as lines."""
+"""Hours of the lake as pictures: what of each table is drawn first, as a strip of nodes x time or as lines.
+
+One per table, small enough to open at once: the UI shows Markdown inline below about 900 characters. Colours are
+viridis, which all eyes can order; grey is missing data, and never a value.
+"""
 
 import re
 from base64 import b64encode

@@ -1,4 +1,10 @@
-"""Drawings of a weekly review and of two policies side by side, as SVG."""
+"""Drawings of a weekly review and of two policies side by side, as SVG.
+
+Drawn 360 units wide, with each row's words above its bar, so that nothing shrinks below reading size. Knows lengths and
+colours, not what they mean. Words are untrusted: they are escaped, and cut to one line.
+
+Knows columns, colours and words. Each column carries its counts as words, so that colour only repeats them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

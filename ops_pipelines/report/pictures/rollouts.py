@@ -1,4 +1,12 @@
-"""Pictures of rollouts: what is planned, nodes x time, and how far each wave is."""
+"""Pictures of rollouts: what is planned, nodes x time, and how far each wave is.
+
+Knows the plan, not how it came about. Drawing the large one is `rollout_plan_png`'s.
+
+With names while they can be read, else lines of pixels under the names of their waves. What stands beside it in words,
+and the small picture, is `rollout_plan`'s.
+
+Says what the bars are of; drawing them is `bars`'.
+"""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence

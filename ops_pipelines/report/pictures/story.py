@@ -1,4 +1,10 @@
-"""The picture of one incident: lanes of bars and marks over one time axis in which quiet days are short."""
+"""The picture of one incident: lanes of bars and marks over one time axis in which quiet days are short.
+
+Between two cuts the axis is even, so that lengths that stand together may be compared. Knows times and pixels only.
+
+Drawn twice, wide and narrow, so that its letters stay readable on a phone. Every bar that has room carries its word,
+and colour only repeats it. Words are untrusted: whatever they hold stays text. Knows no incident.
+"""
 
 from base64 import b64encode
 from bisect import bisect_right

@@ -1,4 +1,8 @@
-"""The ledger's part of a replay: each decision made again on its own snapshot; both sides compared."""
+"""The ledger's part of a replay: each decision made again on its own snapshot; both sides compared.
+
+Lines are taken one after the other and snapshots are let go of at once, so that memory grows with what was done and not
+with what was seen.
+"""
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,8 @@
-"""Runs recorded history through another policy: what would have changed, for whom."""
+"""Runs recorded history through another policy: what would have changed, for whom.
+
+Open-loop: each decision is made on the state that history really had. What was done then shows in it, so that whatever
+follows the first divergence of a node is counterfactual and marked. Reads only: what it is given cannot write or act.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

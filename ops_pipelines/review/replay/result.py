@@ -1,4 +1,10 @@
-"""What a replay of another policy found, as values: spans, acts on both sides, refusals, what was learned later."""
+"""What a replay of another policy found, as values: spans, acts on both sides, refusals, what was learned later.
+
+Told by what the ledger holds: a person's word when closing it, tests on its node, repairs that did not help, hands that
+mended it, the same trouble again. That a node is well after a repair proves neither.
+
+"Then" is what was decided when it happened, "new" is what the proposed policy decides on the same state of the world.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

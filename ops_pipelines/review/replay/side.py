@@ -1,4 +1,8 @@
-"""One policy's side of a replay, and what would be begun under it on one snapshot."""
+"""One policy's side of a replay, and what would be begun under it on one snapshot.
+
+The plans are `remediate.decide.decide`'s. Whether a plan may begin is judged as `remediate.plans.gate` does it: on its
+first act, on nobody's word. Of the acts behind it only what the policy itself says is known: their world is yet to be.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace

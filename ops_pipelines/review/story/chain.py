@@ -1,4 +1,7 @@
-"""What the ledger's chain records of one incident, and a plan as a report shows it."""
+"""What the ledger's chain records of one incident, and a plan as a report shows it.
+
+Reads the bodies as the JSON that they are: lines of older versions say less, and never make the reading fail.
+"""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,4 +1,10 @@
-"""What one incident cost, and when it began, was noticed, decided, drained, moved, repaired and returned."""
+"""What one incident cost, and when it began, was noticed, decided, drained, moved, repaired and returned.
+
+What a milestone took is the time since the one before it, so that the parts add up to the whole.
+
+Work that is lost counts once, from the checkpoint to the end of the attempt: that it is computed again afterwards is
+the same loss. What nobody recorded is not counted, and said.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

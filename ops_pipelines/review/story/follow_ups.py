@@ -1,4 +1,7 @@
-"""What is left to do after an incident, and the incident in two sentences."""
+"""What is left to do after an incident, and the incident in two sentences.
+
+Suspicions are called so: that a node tested well before anything was mended may mean that it should have been left.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass

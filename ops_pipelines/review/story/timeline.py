@@ -1,4 +1,7 @@
-"""Everything that happened around one incident in the order of time, and who waited for whom."""
+"""Everything that happened around one incident in the order of time, and who waited for whom.
+
+Words of logs, jobs and people are in it as they came: whoever shows them escapes them.
+"""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,9 @@
-"""A week's incidents by component, and how far its review can be trusted."""
+"""A week's incidents by component, and how far its review can be trusted.
+
+Pure functions over incidents, their acts and lines of the chain; who reads those is `weekly_review`. An incident
+belongs to the week in which it was opened, a repair or a phase to that in which it ended: so nothing counts in two
+weeks, and what is open at the end is told apart.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

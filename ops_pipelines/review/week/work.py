@@ -1,4 +1,10 @@
-"""The jobs of a week, what interrupted them and why, and what that means for each objective."""
+"""The jobs of a week, what interrupted them and why, and what that means for each objective.
+
+What counts, and what does not, stands in the docstring of each tally; the arithmetic of budgets is `core.objectives`.
+
+Reads hours of accounting, allocations and job logs, and joins them with what the ledger knows of incidents and holds.
+What the sums mean is `review.job_runs`.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

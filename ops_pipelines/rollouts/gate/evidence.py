@@ -1,4 +1,10 @@
-"""What the gate is given and what it answers; by how much levels moved, each node against its own past."""
+"""What the gate is given and what it answers; by how much levels moved, each node against its own past.
+
+Whether a shift is too large is `levels`' to say.
+
+How it is judged is `judge_wave`'s. Whoever gathers the evidence counts treated and untouched nodes by the same rules:
+from a node's return on, an event that the same node repeats within a day once, what one cause did to many nodes once.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

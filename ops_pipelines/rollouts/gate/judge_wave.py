@@ -1,4 +1,12 @@
-"""The gate: evidence of updated nodes in, one verdict out; and what it can find, computed from its own tests."""
+"""The gate: evidence of updated nodes in, one verdict out; and what it can find, computed from its own tests.
+
+Every test may be looked at in every pass (`standard`), before and after a wave was decided. What each finds is
+`counts`' and `levels`'; here it is decided what that means for the present wave, and how long it is waited for. What
+all of it can find, and how often it stops what is good, is computed by `power`.
+
+For plans and for documents. Nothing here decides; it asks the tests of `counts` and the formulas of `standard` what
+they would say.
+"""
 
 import math
 from collections.abc import Mapping

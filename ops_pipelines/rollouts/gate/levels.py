@@ -1,4 +1,11 @@
-"""The tests of the gate that measure: step time and bandwidth of updated nodes, like runs with like."""
+"""The tests of the gate that measure: step time and bandwidth of updated nodes, like runs with like.
+
+Programs differ far more than versions do. So each run is told as a ratio to what the same program took on nodes that
+were not touched; what no such run is known of is compared with nothing. All ranks of a run wait for the slowest, so
+that its nodes say one thing together: a run counts for one of its nodes.
+
+The sums are `evidence`'s; here it is said what they mean. What all nodes share, updated or not, is taken off first.
+"""
 
 import math
 from collections import defaultdict

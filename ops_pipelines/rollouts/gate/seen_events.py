@@ -1,4 +1,12 @@
-"""Which times of which nodes the gate compares, and what happened on them."""
+"""Which times of which nodes the gate compares, and what happened on them.
+
+What happened in these times is `seen_events`' to count. Between its first installation and its return a node belongs to
+neither side: what a reboot brings along says nothing of the new version at work.
+
+What a program does wrong, what people want and what only follows from something else is no event here. What a node
+repeats within a day counts once, and so does what one cause did to many nodes. A silence counts once it has lasted as
+long as would make us act on it: a node that has just been restarted may be missed for a second.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

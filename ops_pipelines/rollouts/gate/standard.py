@@ -1,4 +1,11 @@
-"""By what the tests of the gate are judged: likelihood ratios that may be looked at after every observation."""
+"""By what the tests of the gate are judged: likelihood ratios that may be looked at after every observation.
+
+Each returns ln(P(evidence | bad) / P(evidence | as ever)). Such a ratio is a martingale where nothing is wrong, so that
+the chance that it ever reaches ln(1/a) is at most a (Ville): looking again costs nothing. Pure mathematics; what is
+bad, and how sure is sure, is `counts`' and `levels`' to say.
+
+The tests themselves are `counts`' and `levels`'; what their lines mean for a wave is `judge_wave`'s.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,8 @@
-"""Who is part of a rollout, and how many more nodes rollouts may take out now."""
+"""Who is part of a rollout, and how many more nodes rollouts may take out now.
+
+The same caps as `guardrails.budgets` judges each drain by, asked before: whoever would be refused takes no place of
+another. `planner` plays them forward, `course` picks by them whom to begin.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

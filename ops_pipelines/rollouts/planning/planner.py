@@ -1,4 +1,11 @@
-"""The planner: a release and the fleet in, waves and foreseen visits out, or the reason for none."""
+"""The planner: a release and the fleet in, waves and foreseen visits out, or the reason for none.
+
+As the engine will carry it out: within the budgets that repair shares, inside windows, outside freezes, idle nodes
+first. It rests on time limits of jobs; the engine takes whoever is really free.
+
+Who is part of it is `candidates`', in which waves `waves`', when each is foreseen `foresight`'s, how many may be out at
+once `candidates`'. What is foreseen rests on time limits of jobs; the engine takes whoever is really free.
+"""
 
 import heapq
 from bisect import bisect_left

@@ -1,4 +1,10 @@
-"""Which of two versions is the older one, and whether each node runs what it should."""
+"""Which of two versions is the older one, and whether each node runs what it should.
+
+Orders words only. What a version needs, and who may run it, is `compatibility`'s.
+
+The newest rollout that updated a node says it first, then what cluster.yaml declares, then nearly all others of its
+model. What nobody says is no drift; what a node does not tell is not known to fit.
+"""
 
 import re
 from collections import Counter, defaultdict

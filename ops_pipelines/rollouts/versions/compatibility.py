@@ -1,4 +1,11 @@
-"""What a release contradicts, and tables of versions that contradict themselves."""
+"""What a release contradicts, and tables of versions that contradict themselves.
+
+A contradiction without nodes refuses the release; one with nodes leaves these out. The rules stand in `rules` and
+`rules`, what they know in tables (`core.release`). Pure.
+
+One that was really published: a project gave CUDA 13.0 the driver 575.51.03, which is that of 12.9. What the tables
+mean is `core.release`'.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

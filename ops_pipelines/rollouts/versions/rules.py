@@ -1,4 +1,10 @@
-"""Which versions run together, and in which order firmware is installed."""
+"""Which versions run together, and in which order firmware is installed.
+
+Each rule looks at one case, a release on one kind of node, and yields what is wrong. What firmware asks for stands in
+`firmware_rules`; which rules are asked, and of which nodes, in `compatibility`.
+
+Each rule looks at one case and yields what is wrong, as in `version_rules`.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
