@@ -12,6 +12,7 @@ import dagster as dg
 from ops_pipelines.assets.hours import ONE_RUN, POOL
 from ops_pipelines.assets.quotas import QUOTA_DAYS
 from ops_pipelines.assets.tables import count, table
+from ops_pipelines.core.identity import listed
 from ops_pipelines.efficiency.placement.day import PlacementDay
 from ops_pipelines.efficiency.placement.report import PlacementReport, report_of_day
 from ops_pipelines.report.markdown import escape_markdown
@@ -180,8 +181,7 @@ def _policy(day: PlacementDay) -> Rows:
 
 
 def _first(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:4]) + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")
+    return listed(list(names))
 
 
 def _moment(at: datetime | None) -> str:

@@ -7,7 +7,7 @@ Only nodes listed here are ever acted on. Reading cluster.yaml belongs to `resou
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -90,6 +90,12 @@ def cause_of(rollout: RolloutId) -> IncidentId:
 def is_rollout(cause: IncidentId) -> bool:
     """Return whether the cause of an act is a rollout and no incident."""
     return cause.startswith("ROLL-")
+
+
+def listed(names: Sequence[str], *, at_most: int = 4) -> str:
+    """Return the first of many names in their order, and how many more there are: `gpu001, gpu002 and 7 more`."""
+    more = len(names) - at_most
+    return ", ".join(names[:at_most]) + (f" and {more} more" if more > 0 else "")
 
 
 # -- where each node stands --

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from ops_pipelines.core.identity import JobAttempt, NodeName
+from ops_pipelines.core.identity import JobAttempt, NodeName, listed
 from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, NodeState, NodeStatus, has_moved_on
 
 _WHOLE_SECONDS = timedelta(seconds=1)
@@ -228,8 +228,7 @@ def _clearing(
 
 
 def _names(nodes: frozenset[NodeName]) -> str:
-    listed = sorted(nodes)
-    return ", ".join(listed[:4]) + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")
+    return listed(sorted(nodes))
 
 
 def is_worth_watching(job: JobStatus) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.core.identity import NodeName, Topology
+from ops_pipelines.core.identity import NodeName, Topology, listed
 from ops_pipelines.lake.inventory import parent_of
 from ops_pipelines.lake.quantities import read_quantities
 from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES
@@ -177,7 +177,7 @@ def list_missing(coverage: pa.Table) -> list[dict[str, object]]:
     return [
         {
             "what": what,
-            "where": _some(sorted(where)),
+            "where": listed(sorted(where), at_most=_SHOWN),
             "count": len(where),
             "missing_since": f"{since:%Y-%m-%d %H:%M}Z",
             "because": because,
@@ -206,18 +206,13 @@ def _what(device: str, quantities: list[str]) -> str:
     table = names[0].split(".")[0]
     if names[0].endswith(".*"):
         return f"{table} of a device" if device else f"all of {table}"
-    return f"{table}: {_some([name.split('.', 1)[1] for name in names])}"
+    return f"{table}: {listed([name.split('.', 1)[1] for name in names], at_most=_SHOWN)}"
 
 
 def _where(node: str, device: str) -> str:
     if device.startswith("* ") and not node:
         return f"all {device[2:]}"
     return " ".join(part for part in (node, device) if part) or "the cluster"
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 # -- quantities in `monitoring_coverage` --

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.core.identity import digest_of
+from ops_pipelines.core.identity import digest_of, listed
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.policy import Policy
 from ops_pipelines.core.rollout import Rollout, RolloutState, Wave
@@ -197,5 +197,4 @@ def _silences(cluster: Cluster) -> Iterator[PlannedTime]:
 
 
 def _nodes(incident: Incident) -> str:
-    names = sorted(incident.nodes)
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "") or "no node"
+    return listed(sorted(incident.nodes)) or "no node"

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.identity import listed
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import JobState, JobStatus, NodeState, NodeStatus
 
@@ -104,9 +105,8 @@ def _line(incident: Incident, records: Sequence[ActionRecord], until: datetime) 
     done = [
         record.action for record in records if record.outcome is not None and record.outcome.kind is OutcomeKind.DONE
     ]
-    names = sorted(incident.nodes)
-    where = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-    if not names:
+    where = listed(sorted(incident.nodes))
+    if not where:
         where = ", ".join(f"job {attempt.job}" for attempt in sorted(incident.victims)) or "nowhere"
     return IncidentLine(
         incident=incident.incident,

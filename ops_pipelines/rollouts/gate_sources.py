@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.health import WATCHER
-from ops_pipelines.core.identity import NodeName, Topology, cause_of
+from ops_pipelines.core.identity import NodeName, Topology, cause_of, listed
 from ops_pipelines.core.lake import LakeError, PastWork, Rows
 from ops_pipelines.core.node_tests import GPU_COUNT, NodeCheck
 from ops_pipelines.core.observation import HAS_PROCESSES, JobState, JobStatus, Signal
@@ -61,7 +61,6 @@ _OF_NODES = (EventKind.NODE_FAILURE, EventKind.XID, EventKind.ECC, EventKind.LIN
 _LATE_AFTER = timedelta(hours=3)
 """# Assumption: an hour of the lake is filled within an hour of its end; later, somebody must look."""
 _CHECK_COUNT = 20
-_MOST_NAMES = 4
 _BANDWIDTH = ("nccl_loopback", "busbw")
 _BYTES_PER_GIGABYTE = 1e9
 
@@ -109,7 +108,7 @@ def read_seen(rollout: Rollout, nodes: Sequence[RolloutNode], cluster: Cluster, 
     incidents, durations = cluster.ledger.incidents_since(times.since or now), cluster.rules.policy.durations
     missed = unconfirmed_on(times.treated.keys(), incidents, durations=durations, now=now)
     if missed:
-        silent.append(f"{_some(missed)} may be broken: too short a time has passed to tell")
+        silent.append(f"{listed(sorted(missed))} may be broken: too short a time has passed to tell")
     events = (*events_of(incidents, durations=durations, now=now), *work.failures)
     counts = [count_events(kind, events, times, work.worked) for kind in _OF_NODES]
     if work.known_since is not None and _is_mostly_alone(work, times):
@@ -137,12 +136,7 @@ def _blindness(treated: Collection[NodeName], cluster: Cluster, *, now: datetime
     stale = {each.node for each in cluster.ledger.conditions() if each.signal is Signal.TELEMETRY_STALE}
     unseen = stale.intersection(treated)
     if unseen:
-        yield f"no fresh metrics from {_some(unseen)}"
-
-
-def _some(nodes: Collection[NodeName]) -> str:
-    more = f" and {len(nodes) - _MOST_NAMES} more" if len(nodes) > _MOST_NAMES else ""
-    return ", ".join(sorted(nodes)[:_MOST_NAMES]) + more
+        yield f"no fresh metrics from {listed(sorted(unseen))}"
 
 
 def _is_mostly_alone(work: _Work, times: ComparedTimes) -> bool:

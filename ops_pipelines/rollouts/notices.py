@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ops_pipelines.core.identity import NodeName, digest_of
+from ops_pipelines.core.identity import NodeName, digest_of, listed
 from ops_pipelines.core.notes import (
     ON_CALL,
     Audience,
@@ -185,8 +185,7 @@ def versions_of(release: Release) -> str:
 
 def names_of_nodes(names: Sequence[NodeName]) -> str:
     """Return the first of many nodes, and how many more."""
-    more = len(names) - _SHOWN_COUNT
-    return ", ".join(names[:_SHOWN_COUNT]) + (f" and {more} more" if more > 0 else "") or "none"
+    return listed(names, at_most=_SHOWN_COUNT) or "none"
 
 
 def counted(count: int, word: str) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ops_pipelines.core.identity import listed
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.lake.quantities import Refused
 from ops_pipelines.lake.schema import TABLES
@@ -266,8 +267,7 @@ def about_waste(beyond: Iterable[tuple[TeamName, GpuType, float]], *, nobody: fl
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+    return listed(names, at_most=_MOST_NAMES)
 
 
 def _many(count: int, what: str) -> str:

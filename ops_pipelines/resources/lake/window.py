@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ops_pipelines.core.identity import JobId, NodeName
+from ops_pipelines.core.identity import JobId, NodeName, listed
 from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.record import Recalled, RecalledLine
 
@@ -179,8 +179,7 @@ def _lines(rows: "pa.Table") -> list[RecalledLine]:
 
 
 def _some(names: Collection[str]) -> str:
-    shown = sorted(names)
-    return ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
+    return listed(sorted(names), at_most=3)
 
 
 def _span(start: datetime, end: datetime) -> str:
