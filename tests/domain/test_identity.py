@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.core.identity import digest_of, parse_job_id, parse_node_name, parse_pci_address
+from ops_pipelines.core.identity import digest_of, listed, parse_job_id, parse_node_name, parse_pci_address
 
 HOSTILE = [
     pytest.param("", id="empty"),
@@ -132,3 +132,11 @@ def test_digest_tells_parts_apart(some: tuple[str, ...], others: tuple[str, ...]
 @given(st.lists(st.text(max_size=5), max_size=4), st.lists(st.text(max_size=5), max_size=4))
 def test_digests_are_equal_only_for_equal_parts(some: list[str], others: list[str]) -> None:
     assert (digest_of(*some) == digest_of(*others)) is (some == others)
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(0, ""), (1, "n1"), (2, "n1, n2"), (3, "n1, n2 and 1 more"), (12, "n1, n2 and 10 more")],
+)
+def test_first_of_many_names_are_shown_in_their_order_and_the_rest_is_counted(count: int, shown: str) -> None:
+    assert listed([f"n{number}" for number in range(1, count + 1)], at_most=2) == shown
