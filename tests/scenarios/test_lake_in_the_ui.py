@@ -65,7 +65,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
     day = Day.before(SystemClock().now())
     with (
         start_victoria_metrics(home, list(stage.rows_of(day))) as url,
-        stage.set_up(home / "cluster", metrics_url=url, day=day, instance_file=PROJECT / "dagster.yaml") as on,
+        stage.set_up(
+            home / "cluster", metrics_url=url, day=day, instance_file=PROJECT / "deploy" / "dagster.yaml"
+        ) as on,
     ):
         yield Filled(stage=on, runs=fill(on, partitions=day.partitions))
 
