@@ -8,14 +8,11 @@ import dagster as dg
 from pydantic import Field
 
 from ops_pipelines.assets.advice import GROUP as ADVICE
-from ops_pipelines.assets.capacity import QUARTERS
-from ops_pipelines.assets.cluster_zone import names_no_teams, zone_of_days
+from ops_pipelines.assets.cluster_zone import names_no_teams
 from ops_pipelines.assets.costs import GROUP as COSTS
-from ops_pipelines.assets.costs import MONTHS
-from ops_pipelines.assets.history import DAYS
 from ops_pipelines.assets.history import GROUP as HISTORY
-from ops_pipelines.assets.hours import FIRST_HOUR, HOURS, POOL, hour_of_key
-from ops_pipelines.assets.weekly_review import WEEKS
+from ops_pipelines.assets.hours import POOL, hour_of_key
+from ops_pipelines.assets.partitions import DAYS, HOURS, MONTHS, QUARTERS, WEEKS, first_hour
 from ops_pipelines.capacity.model import QUARTER_MONTHS, first_day_of, quarter_of
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import ApprovalWay
@@ -24,7 +21,7 @@ from ops_pipelines.core.lake import LakeKeeper
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.launched_by import launched_by
 from ops_pipelines.people import orders
-from ops_pipelines.quota_jobs import QUOTA_JOBS, QUOTA_SCHEDULES
+from ops_pipelines.quota_jobs import QUOTA_JOBS, quota_schedule_in, set_quotas_schedule
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.by_hand import drain_by_hand, return_by_hand
 from ops_pipelines.remediation_jobs import REMEDIATION_JOBS, shift_report_schedule
@@ -112,20 +109,25 @@ _MONTH_BEFORE_DAYS = 3
 """On so many days of a month the one before is charged again: accounting of its last jobs comes late."""
 
 
-@dg.schedule(
-    job=charge_teams,
-    cron_schedule="40 5 * * *",
-    execution_timezone=zone_of_days(),
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-)
-def charge_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
-    """Each morning in the cluster's zone: the running month, and on the first days the one that is over, too."""
-    at = context.scheduled_execution_time.astimezone(ZoneInfo(charge_schedule.execution_timezone or "UTC"))
-    before = (at.replace(day=1) - timedelta(days=1)).strftime(MONTHS.fmt)
-    if at.day <= _MONTH_BEFORE_DAYS and before >= FIRST_HOUR[: len(before)]:
-        yield dg.RunRequest(run_key=f"{before} on {at:%Y-%m-%d}", partition_key=before)
-    key = at.strftime(MONTHS.fmt)
-    yield dg.RunRequest(run_key=f"{key} on {at:%Y-%m-%d}", partition_key=key)
+def charge_schedule_in(zone: str) -> dg.ScheduleDefinition:
+    """Return when costs are charged, by the days of a zone."""
+
+    @dg.schedule(
+        job=charge_teams,
+        cron_schedule="40 5 * * *",
+        execution_timezone=zone,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+    )
+    def charge_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
+        """Each morning in the cluster's zone: the running month, and on the first days the one that is over, too."""
+        at = context.scheduled_execution_time.astimezone(ZoneInfo(zone))
+        before = (at.replace(day=1) - timedelta(days=1)).strftime(MONTHS.fmt)
+        if at.day <= _MONTH_BEFORE_DAYS and before >= first_hour()[: len(before)]:
+            yield dg.RunRequest(run_key=f"{before} on {at:%Y-%m-%d}", partition_key=before)
+        key = at.strftime(MONTHS.fmt)
+        yield dg.RunRequest(run_key=f"{key} on {at:%Y-%m-%d}", partition_key=key)
+
+    return charge_schedule
 
 
 compare_policies = dg.define_asset_job(
@@ -176,17 +178,22 @@ report_placement = dg.define_asset_job(
 )
 
 
-@dg.schedule(
-    job=report_placement,
-    cron_schedule="20 5 * * *",
-    execution_timezone=zone_of_days(),
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-)
-def placement_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
-    """Each morning at 05:20 in the cluster's zone: the local day that is over."""
-    at = context.scheduled_execution_time.astimezone(ZoneInfo(placement_schedule.execution_timezone or "UTC"))
-    key = f"{at.date() - timedelta(days=1):%Y-%m-%d}"
-    return dg.RunRequest(run_key=f"placement of {key}", partition_key=key)
+def placement_schedule_in(zone: str) -> dg.ScheduleDefinition:
+    """Return when placement is reported, by the days of a zone."""
+
+    @dg.schedule(
+        job=report_placement,
+        cron_schedule="20 5 * * *",
+        execution_timezone=zone,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+    )
+    def placement_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+        """Each morning at 05:20 in the cluster's zone: the local day that is over."""
+        at = context.scheduled_execution_time.astimezone(ZoneInfo(zone))
+        key = f"{at.date() - timedelta(days=1):%Y-%m-%d}"
+        return dg.RunRequest(run_key=f"placement of {key}", partition_key=key)
+
+    return placement_schedule
 
 
 plan_capacity = dg.define_asset_job(
@@ -197,27 +204,32 @@ plan_capacity = dg.define_asset_job(
 )
 
 
-@dg.schedule(
-    job=plan_capacity,
-    cron_schedule="0 6 1 * *",
-    execution_timezone=zone_of_days(),
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-)
-def capacity_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    """At 06:00 in the cluster's zone: a quarter on its first day; on the first of its other months a check of it."""
-    if names_no_teams():
-        return dg.SkipReason("cluster.yaml names no file of teams, so that no demand is counted (docs/CAPACITY.md)")
-    at = context.scheduled_execution_time.astimezone(ZoneInfo(capacity_schedule.execution_timezone or "UTC"))
-    quarter = quarter_of(at.date())
-    key = first_day_of(quarter).strftime(QUARTERS.fmt)
-    if at.month in QUARTER_MONTHS:
-        return dg.RunRequest(run_key=f"capacity of {quarter}", partition_key=key)
-    as_of = f"{at.date():%Y-%m-%d}"
-    return dg.RunRequest(
-        run_key=f"check of {quarter} on {as_of}",
-        partition_key=key,
-        run_config={"ops": {"capacity_forecast": {"config": {"as_of": as_of}}}},
+def capacity_schedule_in(zone: str) -> dg.ScheduleDefinition:
+    """Return when capacity is planned and checked, by the days of a zone."""
+
+    @dg.schedule(
+        job=plan_capacity,
+        cron_schedule="0 6 1 * *",
+        execution_timezone=zone,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
     )
+    def capacity_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        """At 06:00 in the cluster's zone: a quarter on its first day; on the first of its other months its check."""
+        if names_no_teams():
+            return dg.SkipReason("cluster.yaml names no file of teams, so that no demand is counted (docs/CAPACITY.md)")
+        at = context.scheduled_execution_time.astimezone(ZoneInfo(zone))
+        quarter = quarter_of(at.date())
+        key = first_day_of(quarter).strftime(QUARTERS.fmt)
+        if at.month in QUARTER_MONTHS:
+            return dg.RunRequest(run_key=f"capacity of {quarter}", partition_key=key)
+        as_of = f"{at.date():%Y-%m-%d}"
+        return dg.RunRequest(
+            run_key=f"check of {quarter} on {as_of}",
+            partition_key=key,
+            run_config={"ops": {"capacity_forecast": {"config": {"as_of": as_of}}}},
+        )
+
+    return capacity_schedule
 
 
 class PauseConfig(dg.Config):
@@ -394,14 +406,14 @@ JOBS = (
     *QUOTA_JOBS,
     *ROLLOUT_JOBS,
 )
-SCHEDULES = (
-    *(shift_report_schedule, hour_schedule, history_schedule, weekly_review_schedule, keep_lake_schedule),
-    demand_schedule,
-    charge_schedule,
-    advice_schedule,
-    idle_schedule,
-    placement_schedule,
-    capacity_schedule,
-    *QUOTA_SCHEDULES,
-    *ROLLOUT_SCHEDULES,
-)
+
+
+def schedules_in(zone: str) -> tuple[dg.ScheduleDefinition, ...]:
+    """Return every schedule; those of local days go by `zone`."""
+    return (
+        *(shift_report_schedule, hour_schedule, history_schedule, weekly_review_schedule, keep_lake_schedule),
+        *(demand_schedule, advice_schedule, idle_schedule),
+        *(charge_schedule_in(zone), placement_schedule_in(zone), capacity_schedule_in(zone)),
+        *(quota_schedule_in(zone), set_quotas_schedule),
+        *ROLLOUT_SCHEDULES,
+    )

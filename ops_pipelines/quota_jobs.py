@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 
 from ops_pipelines.assets.cluster_zone import names_no_teams, zone_of_days
-from ops_pipelines.assets.history import DAYS
+from ops_pipelines.assets.partitions import DAYS
 from ops_pipelines.assets.quotas import PROPOSING_JOB, shown_of_done
 from ops_pipelines.assets.run_lease import LEASE_TAG, lease_of_run
 from ops_pipelines.core.cluster import Cluster
@@ -26,18 +26,23 @@ rebalance_quotas = dg.define_asset_job(
 )
 
 
-@dg.schedule(
-    job=rebalance_quotas,
-    cron_schedule="0 5 * * *",
-    execution_timezone=zone_of_days(),
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-)
-def quota_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    """Each morning at 05:00 in the cluster's zone: the local day that begins; nothing where nobody named teams."""
-    if names_no_teams():
-        return dg.SkipReason(_NO_TEAMS)
-    key = context.scheduled_execution_time.strftime(DAYS.fmt)
-    return dg.RunRequest(run_key=f"quotas of {key}", partition_key=key)
+def quota_schedule_in(zone: str) -> dg.ScheduleDefinition:
+    """Return when quotas are proposed, by the days of a zone."""
+
+    @dg.schedule(
+        job=rebalance_quotas,
+        cron_schedule="0 5 * * *",
+        execution_timezone=zone,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+    )
+    def quota_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        """Each morning at 05:00 in the cluster's zone: the local day that begins; nothing where nobody named teams."""
+        if names_no_teams():
+            return dg.SkipReason(_NO_TEAMS)
+        key = context.scheduled_execution_time.strftime(DAYS.fmt)
+        return dg.RunRequest(run_key=f"quotas of {key}", partition_key=key)
+
+    return quota_schedule
 
 
 @dg.op(name="applied_quotas", out=dg.Out(dg.Nothing))
@@ -89,4 +94,3 @@ def set_quotas_schedule(
 
 
 QUOTA_JOBS = (rebalance_quotas, set_quotas)
-QUOTA_SCHEDULES = (quota_schedule, set_quotas_schedule)

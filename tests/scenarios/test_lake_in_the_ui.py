@@ -16,7 +16,7 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.definitions import build_defs, resources_of
+from ops_pipelines.definitions import defs as load_definitions
 from ops_pipelines.drills.dagster_api import ENDED, RunState
 from ops_pipelines.drills.lake_fill import ASSETS
 from ops_pipelines.resources.lake.query import query
@@ -332,8 +332,9 @@ def fill_here(cluster_file: Path, *, partitions: Sequence[str]) -> bool:
         "dagster/asset_partition_range_start": partitions[0],
         "dagster/asset_partition_range_end": partitions[-1],
     }
-    job = build_defs(resources_of(cluster_file)).resolve_job_def("fill_hour")
-    with dg.DagsterInstance.ephemeral() as instance:
+    with pytest.MonkeyPatch.context() as environment, dg.DagsterInstance.ephemeral() as instance:
+        environment.setenv("OPS_PIPELINES_CLUSTER", str(cluster_file))
+        job = load_definitions().resolve_job_def("fill_hour")
         return job.execute_in_process(tags=tags, instance=instance).success
 
 

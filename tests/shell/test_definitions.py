@@ -4,13 +4,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import dagster as dg
 import pytest
 
-from ops_pipelines.definitions import LAKE_ASSETS, defs
+from ops_pipelines.definitions import LAKE_ASSETS, RESOURCES
+from ops_pipelines.definitions import defs as load_definitions
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
 
+ROOT = Path(__file__).resolve().parents[2]
+defs = load_definitions()
 MEANING = ("inventory", "gpu_efficiency", "monitoring_coverage")
 HISTORY = ("lemon_scores", "wear_out", "fleet_defects", "interruption_costs")
 HEAVY = (
@@ -362,3 +366,70 @@ def test_an_hour_whose_demand_alone_failed_is_asked_for_again() -> None:
     filled = [f"2026-11-20-{hour:02}:00" for hour in range(18, 23)]
 
     assert asked_at_two_past(filled, uncounted=["2026-11-20-20:00"]) == ["2026-11-20-23:00", "2026-11-20-20:00"]
+
+
+_WATCHED_IMPORT = """
+import os, sys
+
+import dagster  # Reads settings of its own.
+
+asked, read = [], []
+
+class Watched(dict):
+    def __getitem__(self, key):
+        asked.append(key)
+        return super().__getitem__(key)
+    def get(self, key, default=None):
+        asked.append(key)
+        return super().get(key, default)
+    def __contains__(self, key):
+        asked.append(key)
+        return super().__contains__(key)
+
+os.environ = Watched(os.environ)
+sys.addaudithook(lambda event, args: event == "open" and isinstance(args[0], str) and read.append(args[0]))
+
+import ops_pipelines.definitions as definitions
+
+print([name for name in asked if name.startswith("OPS_PIPELINES")])
+print([path for path in read if path.startswith(os.getcwd()) or path.endswith((".yaml", ".yml", ".json"))])
+definitions.defs().get_repository_def()
+"""
+
+
+def test_importing_the_definitions_reads_no_environment_and_no_file(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").mkdir()  # Whoever reads it fails, whatever user runs this.
+
+    done = subprocess.run(
+        [sys.executable, "-c", _WATCHED_IMPORT],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[]", "[]"]
+
+
+def test_resources_have_no_setting_that_a_form_could_override() -> None:
+    assert [name for name, resource in RESOURCES.items() if type(resource).model_fields] == []
+
+
+def test_partitions_begin_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPS_PIPELINES_FIRST_HOUR", "2025-05-20-07:00")
+
+    graph = load_definitions().resolve_asset_graph()
+
+    names = ("gpu_telemetry", "lemon_scores", "gpu_quotas", "weekly_review", "efficiency_advice", "chargeback")
+    first = {name: graph.get(dg.AssetKey(name)).partitions_def for name in (*names, "capacity_plan")}
+    assert {name: each.get_first_partition_key() for name, each in first.items() if each is not None} == {
+        "gpu_telemetry": "2025-05-20-07:00",
+        "lemon_scores": "2025-05-20",
+        "gpu_quotas": "2025-05-20",
+        "weekly_review": "2025-05-26",
+        "efficiency_advice": "2025-05-26",
+        "chargeback": "2025-05",
+        "capacity_plan": "2025-04-01",
+    }
