@@ -42,6 +42,7 @@ from ops_pipelines.assets.cluster_zone import cluster_file, zone_of_days
 from ops_pipelines.assets.hours import LAKE_IO
 from ops_pipelines.assets.partitions import began_at, first_hour
 from ops_pipelines.assets.pictures import describe_hours
+from ops_pipelines.assets.readers import for_readers
 from ops_pipelines.automation import JOBS, schedules_in
 from ops_pipelines.checks.data_quality import build_quality_checks, write_beside
 from ops_pipelines.checks.declared_teams import teams_are_declared
@@ -180,7 +181,8 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
     partitions = began_at(first_hour())
 
     def as_here(spec: dg.AssetSpec) -> dg.AssetSpec:
-        return spec.replace_attributes(partitions_def=partitions.get(spec.partitions_def, spec.partitions_def))
+        partitions_def = partitions.get(spec.partitions_def, spec.partitions_def)
+        return for_readers(spec).replace_attributes(partitions_def=partitions_def)
 
     declared = (
         *dg.load_assets_from_modules(

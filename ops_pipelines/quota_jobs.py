@@ -10,7 +10,7 @@ from ops_pipelines.assets.partitions import DAYS
 from ops_pipelines.assets.quotas import PROPOSING_JOB, shown_of_done
 from ops_pipelines.assets.run_lease import LEASE_TAG, lease_of_run
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.run_lanes import NO_RETRIES
+from ops_pipelines.run_lanes import NO_RETRIES, JobKind
 from ops_pipelines.teams.desk import TeamsDesk
 
 ASKED_TAG = "ops_pipelines/quotas"
@@ -20,9 +20,11 @@ _NO_TEAMS = "cluster.yaml names no file of teams, so that no quota is proposed (
 rebalance_quotas = dg.define_asset_job(
     PROPOSING_JOB,
     selection=dg.AssetSelection.assets("gpu_quotas"),
-    tags=NO_RETRIES,
+    tags={**JobKind.INSPECT.tags, **NO_RETRIES},
     executor_def=dg.in_process_executor,
-    description="Once a day: what quotas should be, and their proofs. Sets nothing.",
+    description="Proposes what quotas should be from this morning on, and proves it.\n\n"
+    "When: each morning by itself; by hand for a new proposal.\n\n"
+    "Changes: a proposal in the ledger; no limit is set.",
 )
 
 
@@ -59,11 +61,14 @@ def carry_out_quotas(
     yield dg.Output(None)
 
 
-@dg.job(tags=NO_RETRIES, executor_def=dg.in_process_executor)
+@dg.job(tags={**JobKind.ACT.tags, **NO_RETRIES}, executor_def=dg.in_process_executor)
 def set_quotas() -> None:
-    """Today's proposal, by the policy's consent: shown, waiting for a yes, or its limits set and read back.
+    """Does with today's proposal what the policy consents to: shows it, waits for approval, or sets its limits
+    and reads them back. It has no partitions, so that no back-fill can act.
 
-    It has no partitions, so that no back-fill can act.
+    When: within five minutes of a proposal or an approval, by itself.
+
+    Changes: the limits of teams in the scheduler; running jobs go on.
     """
     carry_out_quotas()
 

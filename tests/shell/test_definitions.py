@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -226,6 +226,63 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
         "rollout_schedule",
         "version_schedule",
     }
+
+
+KINDS = {
+    "act": {"remediate", "verify_nodes", "advance_rollouts", "set_quotas", "drain_node", "return_node"},
+    "ask": {"pause_autopilot", "resume_autopilot", "approve_plan", "start_rollout", "steer_rollout"},
+    "inspect": {
+        *("report_shift", "weigh_history", "review_week", "compare_policies", "look_at_versions", "plan_rollout"),
+        *("charge_teams", "advise_teams", "warn_of_idle", "report_placement", "plan_capacity", "rebalance_quotas"),
+    },
+    "maintain": {"fill_hour", "sum_demand", "keep_lake"},
+}
+
+
+def test_each_job_is_of_one_kind_by_which_people_find_it() -> None:
+    found: dict[str, set[str]] = {}
+    for job in defs.get_repository_def().get_all_jobs():
+        if not job.name.startswith("__"):
+            found.setdefault(job.tags["ops_pipelines/kind"], set()).add(job.name)
+
+    assert found == KINDS
+
+
+@pytest.mark.parametrize("name", sorted(set().union(*KINDS.values())))
+def test_each_job_says_what_it_does_when_to_launch_it_and_what_it_changes(name: str) -> None:
+    what, when, changes = (defs.resolve_job_def(name).description or "").split("\n\n")
+
+    assert what
+    assert when.startswith("When: ")
+    assert changes.startswith("Changes: ")
+
+
+def test_every_asset_has_an_owner() -> None:
+    graph = defs.resolve_asset_graph()
+
+    owners = {key.to_user_string(): graph.get(key).owners for key in graph.get_all_asset_keys()}
+
+    assert {name: len(each) for name, each in owners.items() if len(each) != 1} == {}
+
+
+def test_an_asset_that_a_schedule_makes_for_people_is_late_when_one_turn_was_missed() -> None:
+    graph = defs.resolve_asset_graph()
+    every = {"hour": 1, "shift": 8, "day": 24, "week": 7 * 24, "month": 31 * 24}
+    made = {
+        **dict.fromkeys(("monitoring_coverage", "gpu_efficiency", "fleet_versions"), "hour"),
+        "shift_report": "shift",
+        **dict.fromkeys((*HISTORY, "gpu_demand_daily", "gpu_quotas", "chargeback", "placement_report"), "day"),
+        **dict.fromkeys(("weekly_review", "efficiency_advice"), "week"),
+        "capacity_plan": "month",
+    }
+
+    policies = {key.to_user_string(): graph.get(key).freshness_policy for key in graph.get_all_asset_keys()}
+
+    with_policy = {name: policy for name, policy in policies.items() if policy is not None}
+    assert set(with_policy) == set(made)
+    for name, policy in with_policy.items():
+        hours = every[made[name]]
+        assert hours < policy.warn_window.to_timedelta() / timedelta(hours=1) <= 2 * hours, name
 
 
 def test_sensors_and_schedules_run_by_default() -> None:
