@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DG = Path(sys.executable).with_name("dg")
 
 
-def dg(*words: str, clone: Path, home: Path) -> subprocess.CompletedProcess[str]:
-    """Run `dg` in a clone, with nothing in the environment but a home of its own."""
-    environment = {"HOME": str(home), "PATH": os.environ["PATH"], "DAGSTER_HOME": str(home)}
+def dg(*words: str, clone: Path, home: Path, **also: str) -> subprocess.CompletedProcess[str]:
+    """Run `dg` in a clone, with nothing in the environment but a home of its own and what is given."""
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"], **also}
     return subprocess.run([DG, *words], cwd=clone, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -37,14 +37,14 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def test_definitions_are_valid(clone: Path, home: Path) -> None:
+def test_definitions_are_valid_where_nothing_is_set(clone: Path, home: Path) -> None:
     done = dg("check", "defs", clone=clone, home=home)
 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_definitions_are_listed(clone: Path, home: Path) -> None:
-    done = dg("list", "defs", "--json", clone=clone, home=home)
+def test_definitions_are_listed_under_the_shipped_instance(clone: Path, home: Path) -> None:
+    done = dg("list", "defs", "--json", clone=clone, home=home, DAGSTER_HOME=str(home))
 
     assert done.returncode == 0, done.stderr
     listed = json.loads(done.stdout)
