@@ -84,7 +84,8 @@ def _bridge(counts: Numbers, samples: Numbers, unknown: Flags, *, rows: int) -> 
         row, place = row[row >= back], place[row >= back]
         before = samples[row - back, place]
         found = ~np.isnan(before)
-        counts[row[found], place[found]] = np.subtract(samples[row[found], place[found]], before[found], dtype=np.float64)
+        now = samples[row[found], place[found]]
+        counts[row[found], place[found]] = np.subtract(now, before[found], dtype=np.float64)
         row, place = row[~found], place[~found]
 
 
