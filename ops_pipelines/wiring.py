@@ -341,7 +341,7 @@ def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
 def _comment_reader(clock: Clock) -> ReadComment:
     """Return what reads the comments that accounting keeps, as the scheduler's adapter reads those of running jobs."""
     from ops_pipelines.core.observation import Checkpointing
-    from ops_pipelines.resources.slurm.job_comment import read_job_comment
+    from ops_pipelines.resources.slurm.jobs import read_job_comment
 
     def read(comment: str) -> Declared:
         said = read_job_comment(comment, now=clock.now())
@@ -423,7 +423,7 @@ def assemble_teams_desk(config: ClusterConfig, *, cluster: Cluster, observatory:
 def open_settings(config: ClusterConfig, *, clock: Clock) -> SchedulerSettings:
     """Return where the scheduler's settings are read."""
     if config.scheduler.kind is SchedulerKind.SLURM:
-        from ops_pipelines.resources.slurm.settings import SlurmSettings
+        from ops_pipelines.resources.slurm.quotas import SlurmSettings
 
         return SlurmSettings(clock=clock, slurm_conf=config.scheduler.slurm_conf)
     from ops_pipelines.simulator.settings import SimulatedSettings
@@ -547,7 +547,7 @@ def _commanded_fleet(config: ClusterConfig, clock: Clock) -> Fleet:
     from ops_pipelines.resources.fleet.node_commands import CommandFleet
     from ops_pipelines.resources.fleet.redfish_power import RedfishFleet, RedfishPower
     from ops_pipelines.resources.fleet.redfish_update import RedfishUpdates
-    from ops_pipelines.resources.slurm.reboots import SlurmReboots
+    from ops_pipelines.resources.slurm.client import SlurmReboots
 
     fleet, directory = config.fleet, config.state_directory / INSTALL_DIRECTORY
     commands, firmware = CommandFleet(fleet.commands, clock=clock), None

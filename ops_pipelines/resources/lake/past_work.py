@@ -22,7 +22,8 @@ ALLOCATION_COLUMNS = (
 )
 STEP_COLUMNS = ("node", "device", "time", "step_seconds")
 _STEPS, _STEPS_BY_FIVE_MINUTES = "application_telemetry", "application_telemetry_5m"
-_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
+_HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
 
 
 class LakePastWork:
