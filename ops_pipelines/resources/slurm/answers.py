@@ -159,12 +159,7 @@ def read_config_answer(text: str, *, source: str) -> SchedulerLimits:
 
     Raises SourceNonsense if one of them is missing or is no number: no default is guessed.
     """
-    settings: dict[str, str] = {}
-    for line in text.splitlines():
-        name, is_setting, value = line.partition("=")
-        if is_setting:
-            # Sections of plugins follow: the first of a name is Slurm's own.
-            settings.setdefault(name.strip(), value.strip())
+    settings = settings_in(text)
 
     def number(name: str) -> int:
         found = re.fullmatch(r"([0-9]+)(?: sec)?", settings.get(name, ""))
@@ -187,10 +182,20 @@ def read_config_answer(text: str, *, source: str) -> SchedulerLimits:
     )
 
 
+def settings_in(text: str) -> Mapping[str, str]:
+    """Return the settings of `scontrol show config`, one a line; whether any is there is for the caller."""
+    settings: dict[str, str] = {}
+    for line in text.splitlines():
+        name, is_setting, value = line.partition("=")
+        if is_setting:
+            # Sections of plugins follow: the first of a name is Slurm's own.
+            settings.setdefault(name.strip(), value.strip())
+    return settings
+
+
 def prolog_in(text: str) -> str:
     """Return the PrologSlurmctld of `scontrol show config`; empty if it is not shown."""
-    lines = (line.partition("=") for line in text.splitlines())
-    return next((value.strip() for name, _, value in lines if name.strip() == PROLOG), "")
+    return settings_in(text).get(PROLOG, "")
 
 
 def _why_unguarded(prolog: str) -> str:

@@ -26,6 +26,7 @@ from ops_pipelines.core.observation import Rejected
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.core.quota_limits import AccountQuota, Change, FairshareChange, QuotaChange, TypedLimits
 from ops_pipelines.core.sources import SourceNonsense
+from ops_pipelines.resources.slurm.answers import settings_in
 
 # -- commands --
 
@@ -234,12 +235,7 @@ def read_followed_limits(text: str) -> Mapping[TeamName, Limits]:
 
 def read_settings(text: str, *, source: str) -> Mapping[str, str]:
     """Return the settings of `scontrol show config`; raise SourceNonsense unless the cluster has a name in it."""
-    settings: dict[str, str] = {}
-    for line in text.splitlines():
-        name, is_setting, value = line.partition("=")
-        if is_setting:
-            # Sections of plugins follow: the first of a name is Slurm's own.
-            settings.setdefault(name.strip(), value.strip())
+    settings = settings_in(text)
     try:
         checked_name(settings.get("ClusterName", ""), what="cluster")
     except ValueError as exc:
