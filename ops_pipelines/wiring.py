@@ -541,10 +541,9 @@ def _fleet(config: ClusterConfig, twin: _Twin, clock: Clock) -> Fleet:
 
 def _commanded_fleet(config: ClusterConfig, clock: Clock) -> Fleet:
     """Return the fleet of a site: its commands, and beside them the BMCs and playbooks that it names."""
-    from ops_pipelines.resources.fleet.ansible_installs import AnsibleInstalls
-    from ops_pipelines.resources.fleet.composed_fleet import ComposedFleet
+    from ops_pipelines.resources.fleet.ansible import AnsibleInstalls
+    from ops_pipelines.resources.fleet.command_fleet import CommandFleet, ComposedFleet
     from ops_pipelines.resources.fleet.installs import InstallNotes
-    from ops_pipelines.resources.fleet.node_commands import CommandFleet
     from ops_pipelines.resources.fleet.redfish_power import RedfishFleet, RedfishPower
     from ops_pipelines.resources.fleet.redfish_update import RedfishUpdates
     from ops_pipelines.resources.slurm.client import SlurmReboots

@@ -145,7 +145,7 @@ class NvmlInspector:
 
 
 def to_json(inspection: NodeInspection) -> str:
-    """Return the inspection as one JSON object on one line, as `resources.fleet.node_commands` reads it."""
+    """Return the inspection as one JSON object on one line, as `resources.fleet.command_fleet` reads it."""
     return json.dumps(
         {
             "node": inspection.node,

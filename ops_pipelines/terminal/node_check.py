@@ -142,7 +142,7 @@ def _run(node: "NodeName", suite: "Suite", *, key: str | None, limit: float, sta
 
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.node_tests import parse_check_key
-    from ops_pipelines.resources.fleet.node_documents import check_to_json
+    from ops_pipelines.resources.fleet.documents import check_to_json
     from ops_pipelines.resources.node_tests.node_check import exit_code_of, run_check
 
     try:
@@ -202,7 +202,7 @@ def _start(key: str, node: "NodeName", suite: "Suite", *, limit: float, state: P
 def _print_result(key: str, state: Path) -> None:
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.node_tests import parse_check_key
-    from ops_pipelines.resources.fleet.node_documents import check_to_json
+    from ops_pipelines.resources.fleet.documents import check_to_json
     from ops_pipelines.resources.node_tests.check_runs import CheckRuns
 
     try:

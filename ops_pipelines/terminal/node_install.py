@@ -46,7 +46,7 @@ def start(
     makes no sense, or a process that computes on the GPUs.
     """
     from ops_pipelines.core.sources import SourceRefused
-    from ops_pipelines.resources.fleet.install_documents import order_from_word
+    from ops_pipelines.resources.fleet.documents import order_from_word
     from ops_pipelines.resources.fleet.installs import refuse_words
     from ops_pipelines.resources.node_lifecycle.install_runs import AnotherInstallRuns, GpusBusy
 
@@ -77,7 +77,7 @@ def result(key: Key, state: State = _DIRECTORY) -> None:
     JSON: node, key, state (running, installed, failed), said, progress_ratio or null, changed_at.
     """
     from ops_pipelines.core.node_tests import parse_check_key
-    from ops_pipelines.resources.fleet.install_documents import report_to_json
+    from ops_pipelines.resources.fleet.documents import report_to_json
 
     try:
         known = parse_check_key(key)
@@ -112,7 +112,7 @@ def node_versions(
     import platform
 
     from ops_pipelines.core.identity import parse_node_name
-    from ops_pipelines.resources.fleet.install_documents import versions_to_json
+    from ops_pipelines.resources.fleet.documents import versions_to_json
     from ops_pipelines.resources.node_lifecycle.versions import read_versions
 
     try:

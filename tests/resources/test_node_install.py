@@ -20,9 +20,9 @@ from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import InstallReport, InstallState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.drills.daemon_processes import wait_until
-from ops_pipelines.resources.fleet.install_documents import PlainOrder, order_to_dict, order_to_word, report_to_json
+from ops_pipelines.resources.fleet.command_fleet import CommandFleet
+from ops_pipelines.resources.fleet.documents import PlainOrder, order_to_dict, order_to_word, report_to_json
 from ops_pipelines.resources.fleet.installs import plain_order
-from ops_pipelines.resources.fleet.node_commands import CommandFleet
 from ops_pipelines.resources.node_lifecycle import install_steps
 from ops_pipelines.resources.node_lifecycle.install_runs import AnotherInstallRuns, GpusBusy, InstallRuns
 from ops_pipelines.resources.node_lifecycle.install_steps import StepResult, carry_out

@@ -1,6 +1,6 @@
 """An installation that outlives whoever started it: one run for each key, in a directory of the node.
 
-Its files are `install_directory`'s, and KEY.log holds what the commands printed. Nothing is started while another
+Its files are `fleet.installs`', and KEY.log holds what the commands printed. Nothing is started while another
 installation runs here, or while a process computes on the GPUs.
 """
 
@@ -15,8 +15,8 @@ from ops_pipelines.clock import Clock
 from ops_pipelines.core.identity import ActionKey
 from ops_pipelines.core.node_tests import parse_check_key
 from ops_pipelines.core.rollout import InstallReport
-from ops_pipelines.resources.fleet.install_directory import InstallDirectory
-from ops_pipelines.resources.fleet.install_documents import PlainOrder, order_from_json, order_to_dict
+from ops_pipelines.resources.fleet.documents import PlainOrder, order_from_json, order_to_dict
+from ops_pipelines.resources.fleet.installs import InstallDirectory
 
 _MODULE = "ops_pipelines.resources.node_lifecycle.install_runs"
 

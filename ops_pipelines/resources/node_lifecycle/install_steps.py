@@ -25,7 +25,7 @@ from ops_pipelines.core.release import Artifact
 from ops_pipelines.core.rollout import InstallState
 from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.resources.command_words import fill
-from ops_pipelines.resources.fleet.install_documents import PlainChange, PlainOrder
+from ops_pipelines.resources.fleet.documents import PlainChange, PlainOrder
 from ops_pipelines.resources.fleet.installs import refuse_words
 from ops_pipelines.resources.node_tests.tool_runs import TERM_GRACE_SECONDS, tool_environment
 

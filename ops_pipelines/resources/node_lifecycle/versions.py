@@ -20,7 +20,7 @@ from threading import Thread
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.release import Component
-from ops_pipelines.resources.fleet.install_documents import parse_version
+from ops_pipelines.resources.fleet.documents import parse_version
 from ops_pipelines.resources.node_tests.nvml import read_nvml
 from ops_pipelines.resources.node_tests.results import NvmlReading
 from ops_pipelines.resources.node_tests.tool_runs import RunTool, ToolEnd, run_tool, tool_environment

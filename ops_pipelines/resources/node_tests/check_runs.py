@@ -98,7 +98,7 @@ class CheckRuns:
 
         Raises KeyError if none was started under it, and ValueError if its files make no sense.
         """
-        from ops_pipelines.resources.fleet.node_documents import check_from_json
+        from ops_pipelines.resources.fleet.documents import check_from_json
 
         parse_check_key(key)
         try:
@@ -140,7 +140,7 @@ class CheckRuns:
         self._files.part(check.key).unlink(missing_ok=True)
 
     def _cut_short(self, order: Order) -> NodeCheck:
-        from ops_pipelines.resources.fleet.node_documents import check_from_json
+        from ops_pipelines.resources.fleet.documents import check_from_json
 
         done: NodeCheck | None = None
         with contextlib.suppress(FileNotFoundError):
@@ -183,7 +183,7 @@ class CheckRuns:
             raise AnotherCheckRuns(f"the check {key} still runs on this node; wait for it")
 
     def _write(self, path: Path, check: NodeCheck) -> None:
-        from ops_pipelines.resources.fleet.node_documents import check_to_json
+        from ops_pipelines.resources.fleet.documents import check_to_json
 
         self._files.replace(path, check_to_json(check))
 
