@@ -55,8 +55,8 @@ from ops_pipelines.resources.job_facts_file import JobFactsFile
 from ops_pipelines.resources.lake.past_work import LakePastWork
 from ops_pipelines.resources.lake.window import LakeWindow
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
-from ops_pipelines.resources.ledger.seen import SeenFile
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.watch import SeenFile
 from ops_pipelines.resources.link_seal import KeyFileSeal
 from ops_pipelines.resources.page_files import REPORT_DIRECTORY, PageFiles
 from ops_pipelines.resources.pause_file import PauseFile
