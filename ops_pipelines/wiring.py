@@ -52,8 +52,7 @@ from ops_pipelines.resources.config.kept_teams import LAST_GOOD_FILE, read_kept_
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.resources.config.state_place import remember_state_directory
 from ops_pipelines.resources.job_facts_file import JobFactsFile
-from ops_pipelines.resources.lake.past_work import LakePastWork
-from ops_pipelines.resources.lake.window import LakeWindow
+from ops_pipelines.resources.lake.past_work import LakePastWork, LakeWindow
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.ledger.watch import SeenFile

@@ -1,18 +1,25 @@
-"""Carries out an order on the node that this process is on: fetches and checks each artifact, then runs its command.
+"""Installations on the node that this process is on: each artifact of an order fetched and checked, then its command
+run, in a process that outlives whoever started it.
 
 What is run is what was hashed: an artifact is copied into a directory of our own while it is read, and the command gets
 the copy. One command after another, each an argument list; the first that fails ends the order. Never a shell.
+
+One run for each key, this module with the arguments `DIRECTORY KEY`. Its files are `fleet.installs`', and KEY.log holds
+what the commands printed. Nothing is started while another installation runs here, or while a process computes on the
+GPUs.
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedIOBase
@@ -21,13 +28,19 @@ from typing import IO
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from ops_pipelines.clock import Clock
+from ops_pipelines.core.identity import ActionKey
+from ops_pipelines.core.node_tests import parse_check_key
 from ops_pipelines.core.release import Artifact
-from ops_pipelines.core.rollout import InstallState
+from ops_pipelines.core.rollout import InstallReport, InstallState
 from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.resources.command_words import fill
-from ops_pipelines.resources.fleet.documents import PlainChange, PlainOrder
-from ops_pipelines.resources.fleet.installs import refuse_words
+from ops_pipelines.resources.fleet.documents import PlainChange, PlainOrder, order_from_json, order_to_dict
+from ops_pipelines.resources.fleet.installs import InstallDirectory, refuse_words
 from ops_pipelines.resources.node_tests.tool_runs import TERM_GRACE_SECONDS, tool_environment
+
+# -- steps --
+
 
 MOST_LOG_BYTES = 64 * 2**20
 """# Assumption: an installer that prints more is in a circle."""
@@ -201,3 +214,77 @@ def _last_words(output: IO[bytes], said_from: int) -> str:
     text = os.pread(output.fileno(), max(0, size - start), start).decode(errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " / ".join(lines[-3:])[-300:] or "it said nothing"
+
+
+# -- runs --
+
+
+_MODULE = "ops_pipelines.resources.node.installs"
+
+
+class AnotherInstallRuns(RuntimeError):
+    """Another installation runs on this node: two at once would undo each other."""
+
+
+class GpusBusy(RuntimeError):
+    """A process computes on the GPUs: what is installed would pull the driver from under it."""
+
+
+class InstallRuns:
+    """The installations of this node."""
+
+    def __init__(
+        self, directory: Path, *, clock: Clock, count_processes: Callable[[], int], proc: Path = Path("/proc")
+    ) -> None:
+        """`count_processes`: how many processes compute on the GPUs; 0 where that cannot be told."""
+        self._files = InstallDirectory(directory, clock=clock, proc=proc)
+        self._count_processes = count_processes
+
+    def start(self, order: PlainOrder, *, limit_seconds: float) -> bool:
+        """Start an installation in a session of its own and return at once; return False if the key has one already.
+
+        Raises SourceRefused if the key has another order, AnotherInstallRuns, GpusBusy, and OSError if the directory
+        cannot be used.
+        """
+        key = parse_check_key(order.key)
+        with self._files.starting():
+            if self._files.is_begun(key, order_to_dict(order)):
+                return False
+            for other, _ in self._files.running():
+                raise AnotherInstallRuns(f"the installation {other} still runs on this node; wait for it")
+            count = self._count_processes()
+            if count:
+                raise GpusBusy(f"{count} processes compute on the GPUs; drain the node and wait for their end")
+            for left in self._files.path.glob("*.files"):
+                shutil.rmtree(left, ignore_errors=True)  # copies of an installation that was cut short
+            self._files.begin(
+                key, node=order.node, order=order_to_dict(order), limit_seconds=limit_seconds, module=_MODULE
+            )
+        return True
+
+    def read(self, key: ActionKey) -> InstallReport | None:
+        """Return how far the installation under `key` is. Returns and raises as `InstallDirectory.report`."""
+        return self._files.report(key)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out the installation that was started under a key: `DIRECTORY KEY`."""
+    from ops_pipelines.clock import SystemClock
+
+    directory, key = sys.argv[1:] if arguments is None else arguments
+    files = InstallDirectory(Path(directory), clock=SystemClock())
+    started = files.take_over(parse_check_key(key), pid=os.getpid())
+    result = carry_out(
+        order_from_json(json.dumps(started.order)),
+        directory=files.path,
+        log=files.log(started.key),
+        limit_seconds=started.limit_seconds,
+        keep=lambda said, ratio: files.keep(started, said, progress_ratio=ratio),
+        note_command=lambda pid: files.note_command(started.key, pid=pid),
+    )
+    files.finish(started, result.state, result.said)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,7 +1,7 @@
 """The NVML test: what the driver says of each GPU, read in a process of its own: a call into a sick driver may hang.
 
-`python -m ops_pipelines.resources.node_tests.nvml --node NAME` prints one JSON object and ends with 0, whatever it
-found; `read_nvml` starts it and judges what it says. A missing quantity is what that GPU or driver does not offer.
+`python -m ops_pipelines.resources.node.nvml --node NAME` prints one JSON object and ends with 0, whatever it found;
+`read_nvml` starts it and judges what it says. A missing quantity is what that GPU or driver does not offer.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from ops_pipelines.core.identity import GpuUuid, NodeName, PciAddress, parse_nod
 from ops_pipelines.core.node_tests import Measurement, Serial, TestRun
 from ops_pipelines.core.observation import GpuInspection, NodeInspection, RecoveryAction
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.node_tests.results import (
+from ops_pipelines.resources.node.tool_tests import (
     Bench,
     NvmlReading,
     failed,
@@ -30,7 +30,7 @@ from ops_pipelines.resources.node_tests.tool_runs import RunTool
 from ops_pipelines.resources.nvml import Nvml, NvmlInspector, import_pynvml, to_json
 
 _NVML, _SMI = "nvml", "nvidia_smi"
-_MODULE = "ops_pipelines.resources.node_tests.nvml"
+_MODULE = "ops_pipelines.resources.node.nvml"
 _LIBRARY_NOT_FOUND = 12
 _MOST_LINKS = 36
 """NVML_NVLINK_MAX_LINKS (nvml.h)."""

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from ops_pipelines.core.node_tests import Measurement, TestRun
-from ops_pipelines.resources.node_tests.results import Bench, absent, failed, not_run, passed
+from ops_pipelines.resources.node.tool_tests import Bench, absent, failed, not_run, passed
 from ops_pipelines.resources.node_tests.tool_runs import ToolEnd
 
 _MIN_FREE_RATIO = 0.05
