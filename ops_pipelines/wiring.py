@@ -26,7 +26,6 @@ from ops_pipelines.core.sources import Accounting, Declared, Logs, MetricSource,
 from ops_pipelines.remediate.guardrails.fencing_room import within_means
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY, BundleFiles
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.resources.comparison_pages import ComparisonPages, read_proposed_policy
 from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,
     ClusterConfig,
@@ -51,21 +50,23 @@ from ops_pipelines.resources.config.kept_files import Stamp, content_of, stamps_
 from ops_pipelines.resources.config.kept_teams import LAST_GOOD_FILE, read_kept_plans, read_kept_teams, stated_stamps
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.resources.config.state_place import remember_state_directory
-from ops_pipelines.resources.job_facts_file import JobFactsFile
 from ops_pipelines.resources.lake.past_work import LakePastWork, LakeWindow
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.ledger.watch import SeenFile
-from ops_pipelines.resources.link_seal import KeyFileSeal
-from ops_pipelines.resources.page_files import REPORT_DIRECTORY, PageFiles
-from ops_pipelines.resources.pause_file import PauseFile
-from ops_pipelines.resources.rollout_files import ReleaseDirectory
-from ops_pipelines.resources.statement_files import (
+from ops_pipelines.resources.page_files import (
     CAPACITY_DIRECTORY,
     CHARGEBACK_DIRECTORY,
+    REPORT_DIRECTORY,
+    ComparisonPages,
+    PageFiles,
     PlanDirectory,
     StatementDirectory,
+    read_proposed_policy,
 )
+from ops_pipelines.resources.release_files import ReleaseDirectory
+from ops_pipelines.resources.state_files import JobFactsFile, PauseFile
+from ops_pipelines.resources.web_access import KeyFileSeal
 from ops_pipelines.resources.whole_file import keep_private
 from ops_pipelines.review.replay.replay import PolicyDesk
 from ops_pipelines.review.replay.result import History
@@ -566,7 +567,7 @@ def _telemetry(config: ClusterConfig, twin: _Twin) -> Telemetry:
 
         return PrometheusTelemetry(config.telemetry)
     if config.telemetry.kind is not TelemetryKind.SIMULATOR:
-        from ops_pipelines.resources.sampled_telemetry import SampledTelemetry
+        from ops_pipelines.resources.exporters import SampledTelemetry
 
         step_seconds = int(config.telemetry.step.total_seconds())
         return SampledTelemetry(lambda: _metrics(config, twin, SystemClock()), step_seconds=step_seconds)

@@ -119,7 +119,7 @@ def _do(
 
 def _choose(suite: str | None, tests: Sequence[str] | None) -> "Suite":
     from ops_pipelines.core.node_tests import BY_HAND, Suite, parse_test_name, suite_for, suite_named
-    from ops_pipelines.resources.catalogue_gates import read_suites
+    from ops_pipelines.resources.catalogue_files import read_suites
 
     if suite is not None and tests:
         raise ValueError("give --suite or --test, not both")
@@ -241,7 +241,7 @@ def lint(
     Exit codes: 0 nothing to complain of; 2 the table cannot be read, or a gate is refused.
     """
     from ops_pipelines.remediate.guardrails.floors_lint import lint_gates
-    from ops_pipelines.resources.catalogue_gates import GATES_TABLE, parse_gates, shipped_table
+    from ops_pipelines.resources.catalogue_files import GATES_TABLE, parse_gates, shipped_table
 
     name = f"catalogue/{GATES_TABLE}" if table is None else str(table)
     try:

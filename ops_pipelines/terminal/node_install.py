@@ -125,9 +125,9 @@ def node_versions(
 def _runs(state: Path, node: str) -> "InstallRuns":
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.identity import parse_node_name
+    from ops_pipelines.resources.commands import run_tool
     from ops_pipelines.resources.node.installs import InstallRuns
     from ops_pipelines.resources.node.nvml import read_nvml
-    from ops_pipelines.resources.node_tests.tool_runs import run_tool
 
     def count_processes() -> int:
         # A driver that does not answer hinders nothing: it may be what is to be mended.

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.node_tests import TESTS, TestResult, TestRun
+from ops_pipelines.resources.commands import ToolAnswer
 from ops_pipelines.resources.node.checks import NODE_TESTS
 from ops_pipelines.resources.node.host import host, software
 from ops_pipelines.resources.node.nvml import nvidia_smi
@@ -21,7 +22,6 @@ from ops_pipelines.resources.node.tool_tests import (
     pair_up,
     read_dcgm,
 )
-from ops_pipelines.resources.node_tests.tool_runs import ToolAnswer
 from tests.resources.node_bench import ABSENT, HANGS, NO_NVML, Tools, bench, nvml_reading, says
 
 DATA = Path(__file__).parents[1] / "data" / "dcgm"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.resources.command_line import CommandAnswer, run_command
+from ops_pipelines.resources.commands import CommandAnswer, run_command
 from ops_pipelines.resources.slurm.guard.installation import (
     ENVIRONMENT,
     GuardStatus,

@@ -27,11 +27,10 @@ from ops_pipelines.core.identity import ActionKey, NodeName
 from ops_pipelines.core.node_tests import parse_check_key
 from ops_pipelines.core.rollout import InstallOrder, InstallReport, InstallState
 from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.command_words import fill, placeholders_in
+from ops_pipelines.resources.commands import fill, placeholders_in, tool_environment
 from ops_pipelines.resources.config.install_settings import AnsibleSettings
 from ops_pipelines.resources.fleet.documents import PlainChange, PlainOrder
 from ops_pipelines.resources.fleet.installs import VALUES, InstallDirectory, StartedInstall, plain_order
-from ops_pipelines.resources.node_tests.tool_runs import tool_environment
 
 # -- the installer --
 

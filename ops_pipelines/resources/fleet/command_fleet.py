@@ -53,8 +53,14 @@ from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.release import Component, Means
 from ops_pipelines.core.rollout import InstallOrder, InstallReport, InstallState
 from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.command_line import CommandAnswer, RunCommand, run_command
-from ops_pipelines.resources.command_words import fill, find_word_faults, placeholders_in
+from ops_pipelines.resources.commands import (
+    CommandAnswer,
+    RunCommand,
+    fill,
+    find_word_faults,
+    placeholders_in,
+    run_command,
+)
 from ops_pipelines.resources.fleet.documents import (
     check_from_json,
     gpus_of,

@@ -22,7 +22,7 @@ from ops_pipelines.core.node_tests import parse_check_key
 from ops_pipelines.core.release import Artifact, Change, Component, Means
 from ops_pipelines.core.rollout import Direction, InstallOrder, InstallReport, InstallState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.resources.command_words import find_word_faults
+from ops_pipelines.resources.commands import find_word_faults
 from ops_pipelines.resources.detached_runs import RunDirectory
 from ops_pipelines.resources.fleet.documents import (
     PlainChange,

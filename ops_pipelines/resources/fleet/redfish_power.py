@@ -13,7 +13,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import PowerState
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.sources import SourceRefused
-from ops_pipelines.resources.command_line import RunCommand, run_command
+from ops_pipelines.resources.commands import RunCommand, run_command
 from ops_pipelines.resources.config.redfish_settings import POWER_ACTS, RedfishSettings
 from ops_pipelines.resources.fleet.command_fleet import COMMAND_LIMIT_SECONDS, CommandFleet
 from ops_pipelines.resources.fleet.redfish_call import Answer, BmcCalls, BmcTalk, choose_system, part, word

@@ -6,7 +6,8 @@ record without answer: the image may have been taken or not, and is never asked 
 
 An image is fetched by the BMC (SimpleUpdate), or sent to it in parts. One that is sent is known by its sha256, which is
 computed before anything is asked. One that the BMC fetches passes us by: the BMC's check of its signature is then all
-there is. When anything is asked, and what a record means, is `redfish_update`'s; the files are `detached_runs`'.
+there is. When anything is asked is `redfish_order`'s, what a record means `redfish_update`'s; the files are
+`detached_runs`'.
 """
 
 import hashlib

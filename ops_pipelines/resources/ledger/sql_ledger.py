@@ -62,7 +62,7 @@ from ops_pipelines.resources.ledger.chain import (
 )
 from ops_pipelines.resources.ledger.database import LedgerDatabase
 from ops_pipelines.resources.ledger.watch import SeenFile, Watch, refusal_of
-from ops_pipelines.resources.pause_file import PauseFile
+from ops_pipelines.resources.state_files import PauseFile
 
 
 class SqlLedger:

@@ -30,6 +30,7 @@ from ops_pipelines.core.node_tests import (
     parse_suite_name,
     parse_test_name,
 )
+from ops_pipelines.resources.commands import RunPair, RunTool, run_pair, run_tool
 from ops_pipelines.resources.detached_runs import RunDirectory
 from ops_pipelines.resources.node.host import host, read_uptime, software
 from ops_pipelines.resources.node.nvml import nvidia_smi, nvml_test, read_nvml
@@ -43,7 +44,6 @@ from ops_pipelines.resources.node.tool_tests import (
     nic_pairwise,
     not_run,
 )
-from ops_pipelines.resources.node_tests.tool_runs import RunPair, RunTool, run_pair, run_tool
 
 # -- one check --
 

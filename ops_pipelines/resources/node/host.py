@@ -12,8 +12,8 @@ from enum import Enum
 from pathlib import Path
 
 from ops_pipelines.core.node_tests import Measurement, TestRun
+from ops_pipelines.resources.commands import ToolEnd
 from ops_pipelines.resources.node.tool_tests import Bench, absent, failed, not_run, passed
-from ops_pipelines.resources.node_tests.tool_runs import ToolEnd
 
 _MIN_FREE_RATIO = 0.05
 """# Assumption: below a twentieth, logs and scratch files of the next job fill the rest."""

@@ -34,10 +34,9 @@ from ops_pipelines.core.node_tests import parse_check_key
 from ops_pipelines.core.release import Artifact
 from ops_pipelines.core.rollout import InstallReport, InstallState
 from ops_pipelines.core.sources import SourceRefused
-from ops_pipelines.resources.command_words import fill
+from ops_pipelines.resources.commands import TERM_GRACE_SECONDS, fill, tool_environment
 from ops_pipelines.resources.fleet.documents import PlainChange, PlainOrder, order_from_json, order_to_dict
 from ops_pipelines.resources.fleet.installs import InstallDirectory, refuse_words
-from ops_pipelines.resources.node_tests.tool_runs import TERM_GRACE_SECONDS, tool_environment
 
 # -- steps --
 

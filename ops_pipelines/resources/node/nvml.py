@@ -16,6 +16,7 @@ from ops_pipelines.core.identity import GpuUuid, NodeName, PciAddress, parse_nod
 from ops_pipelines.core.node_tests import Measurement, Serial, TestRun
 from ops_pipelines.core.observation import GpuInspection, NodeInspection, RecoveryAction
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
+from ops_pipelines.resources.commands import RunTool
 from ops_pipelines.resources.node.tool_tests import (
     Bench,
     NvmlReading,
@@ -26,7 +27,6 @@ from ops_pipelines.resources.node.tool_tests import (
     passed,
     unanswered,
 )
-from ops_pipelines.resources.node_tests.tool_runs import RunTool
 from ops_pipelines.resources.nvml import Nvml, NvmlInspector, import_pynvml, to_json
 
 _NVML, _SMI = "nvml", "nvidia_smi"

@@ -26,7 +26,7 @@ from pathlib import Path
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.node_tests import GPU_COUNT, Measurement, Serial, TestResult, TestRun
 from ops_pipelines.core.observation import NodeInspection
-from ops_pipelines.resources.node_tests.tool_runs import RunPair, RunTool, ToolAnswer, ToolEnd
+from ops_pipelines.resources.commands import RunPair, RunTool, ToolAnswer, ToolEnd
 
 # -- results --
 

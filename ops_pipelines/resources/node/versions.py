@@ -20,10 +20,10 @@ from threading import Thread
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.release import Component
+from ops_pipelines.resources.commands import RunTool, ToolEnd, run_tool, tool_environment
 from ops_pipelines.resources.fleet.documents import parse_version
 from ops_pipelines.resources.node.nvml import read_nvml
 from ops_pipelines.resources.node.tool_tests import NvmlReading
-from ops_pipelines.resources.node_tests.tool_runs import RunTool, ToolEnd, run_tool, tool_environment
 
 DEFAULT_LIMIT_SECONDS = 3.0
 """The fleet waits for 4.5 s, the way to the node included."""

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ops_pipelines.core.sources import AccountingPage, SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
+from ops_pipelines.resources.commands import RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm.answers import Row, read_rows
 
 COMMAND_LIMIT_SECONDS = 60.0

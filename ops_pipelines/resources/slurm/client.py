@@ -19,7 +19,7 @@ from pathlib import Path
 from ops_pipelines.core.identity import NodeName, parse_node_name
 from ops_pipelines.core.observation import NodeState, NodeStatus
 from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.command_line import CommandAnswer, RunCommand, run_scheduler_command
+from ops_pipelines.resources.commands import CommandAnswer, RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm.answers import node_listing, read_config_answer, read_nodes_answer
 
 # -- one client, one limit --

@@ -27,7 +27,7 @@ from ops_pipelines.core.observation import (
 )
 from ops_pipelines.core.scheduler import SchedulerLimits
 from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
+from ops_pipelines.resources.commands import RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm.answers import (
     LAST_CHOICE_WEIGHT,
     NodesAnswer,

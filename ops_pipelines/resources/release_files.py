@@ -1,16 +1,19 @@
-"""Reads the tables of `catalogue/` that say which versions run together, and refuses them if the linter complains.
+"""The files of rollouts: the directory of releases beside cluster.yaml, the calendars that policy.yaml names, and the
+tables that say which versions run together.
 
-A site lays tables of its own beside its releases: one of the same name takes the place of ours, whole. What the rows
-mean is `core.release`', what makes them worthless `table_lint`'s.
+A site lays tables of its own beside its releases: one of the same name takes the place of ours, whole. They are refused
+if the linter complains. What the rows mean is `core.release`'s, what makes them worthless
+`rollouts.versions.compatibility`'s; one release file is read by `config.release_file`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
 from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.record import CalendarText
 from ops_pipelines.core.release import (
     Activation,
     CompatibilityTables,
@@ -23,13 +26,20 @@ from ops_pipelines.core.release import (
     FloorKind,
     LeastActivation,
     NodeModel,
+    Release,
     Reversibility,
     SlurmUpgrade,
     Trait,
     VersionFloor,
 )
-from ops_pipelines.resources.catalogue_gates import parse_table, shipped_table
+from ops_pipelines.core.sources import SourceUnavailable
+from ops_pipelines.resources.catalogue_files import parse_table, shipped_table
+from ops_pipelines.resources.config.release_artifacts import hash_artifacts, read_here
+from ops_pipelines.resources.config.release_file import find_release, release_names
 from ops_pipelines.rollouts.versions.compatibility import lint_tables
+
+# -- tables --
+
 
 Row = Mapping[str, str]
 Value = TypeVar("Value")
@@ -226,3 +236,43 @@ def _parse(kind: type[Word], word: str, column: str) -> Word:
     except ValueError as problem:
         choices = ", ".join(str(each.value) for each in kind)
         raise ValueError(f"{column} is {word!r}; expected one of {choices}") from problem
+
+
+# -- releases --
+
+
+_LONGEST_CALENDAR = 10_000_000
+
+
+class ReleaseDirectory:
+    """Reads everything anew each time (`core.record.RolloutFiles`)."""
+
+    def __init__(self, directory: Path, *, calendars: Sequence[Path]) -> None:
+        self._directory = directory
+        self._calendars = tuple(calendars)
+
+    def release_names(self) -> tuple[str, ...]:
+        return release_names(self._directory)
+
+    def release(self, name: str) -> Release:
+        return find_release(self._directory, name)
+
+    def check_artifacts(self, release: Release) -> None:
+        hash_artifacts(release, read_here)
+
+    def tables(self) -> CompatibilityTables:
+        return read_tables(self._directory / "catalogue")
+
+    def calendars(self) -> tuple[CalendarText, ...]:
+        return tuple(_read_calendar(path) for path in self._calendars)
+
+
+def _read_calendar(path: Path) -> CalendarText:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LONGEST_CALENDAR + 1)
+    except OSError as problem:
+        raise SourceUnavailable(f"calendar {path}: {problem.strerror or problem}") from problem
+    if len(text) > _LONGEST_CALENDAR:
+        raise SourceUnavailable(f"calendar {path} is longer than {_LONGEST_CALENDAR} bytes; that is no calendar")
+    return CalendarText(name=path.name, text=text)
