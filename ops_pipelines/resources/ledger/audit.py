@@ -44,10 +44,18 @@ from ops_pipelines.resources.ledger.proposals import decode_proposal, superseded
 from ops_pipelines.resources.ledger.rollouts import node_row, rollout_row
 from ops_pipelines.resources.ledger.tables import entries, quota_proposals, rollout_nodes, rollouts
 
+T = TypeVar("T", Rollout, RolloutNode, ProposalStanding)
+
+
+def _says(row: RowMapping, value: T) -> bool:
+    """Return whether the row's body says the value; read and not compared as text, which versions write differently."""
+    try:
+        return decode(type(value), row["body"]) == value
+    except LedgerError:
+        return False
+
+
 # -- rollouts --
-
-
-T = TypeVar("T", Rollout, RolloutNode)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,7 +133,7 @@ def _differing_rollout(row: RowMapping, told: _RolloutLines, *, number: int) -> 
         "first_seq": told.first_seq,
         "seq": told.seq,
     }
-    return differing(row, expected) + ([] if _says_rollout(row, told.rollout) else ["body"])
+    return differing(row, expected) + ([] if _says(row, told.rollout) else ["body"])
 
 
 def _node_faults(connection: Connection, rollout: str, told: _RolloutLines) -> Iterator[Fault]:
@@ -138,19 +146,11 @@ def _node_faults(connection: Connection, rollout: str, told: _RolloutLines) -> I
                 yield invented("node", name, seq)
                 continue
             expected: Mapping[str, str | int] = {"stage": node_row(node)["stage"], "seq": seq}
-            wrong = differing(row, expected) + ([] if _says_rollout(row, node) else ["body"])
+            wrong = differing(row, expected) + ([] if _says(row, node) else ["body"])
             if wrong:
                 yield differs("node", name, seq, wrong)
     for name, (seq, _) in missing.items():
         yield Fault(seq=seq, problem=f"what line {seq} (rollout) recorded of {name} is missing from its table")
-
-
-def _says_rollout(row: RowMapping, value: T) -> bool:
-    """Return whether the row's body says the value; read and not compared as text, which versions write differently."""
-    try:
-        return decode(type(value), row["body"]) == value
-    except LedgerError:
-        return False
 
 
 def _plan_faults(connection: Connection, told: _RolloutLines) -> Iterator[Fault]:
@@ -246,15 +246,7 @@ def _differing_proposal(row: RowMapping, told: _ProposalLines) -> list[str]:
         "begun_seq": told.begun_seq,
         "seq": told.seq,
     }
-    return differing(row, expected) + ([] if _says_proposal(row["body"], told.standing) else ["body"])
-
-
-def _says_proposal(body: str, standing: ProposalStanding) -> bool:
-    """Return whether the body says the standing; read and not compared as text, which versions write differently."""
-    try:
-        return decode(ProposalStanding, body) == standing
-    except LedgerError:
-        return False
+    return differing(row, expected) + ([] if _says(row, told.standing) else ["body"])
 
 
 def _proposal_document_faults(connection: Connection, row: RowMapping, told: _ProposalLines) -> Iterator[Fault]:

@@ -281,13 +281,9 @@ class SqlLedger:
     ) -> tuple[Begun | AlreadyBegun | Refusal, ...]:
         with self._database.write() as connection:
             self._take_in_pause(connection, now)
-            refused = self._watch.refused_in(connection)
-
-            def guard_too(record: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
-                return refusal_of(record, refused) or guard(record, state)
-
+            watched = self._watched(connection, guard)
             return ledger_actions.begin_actions(
-                connection, records, guard=guard_too, lease_token=lease_token, actor=actor, now=now
+                connection, records, guard=watched, lease_token=lease_token, actor=actor, now=now
             )
 
     def begin_again(
@@ -295,14 +291,19 @@ class SqlLedger:
     ) -> Begun | AlreadyBegun | Refusal:
         with self._database.write() as connection:
             self._take_in_pause(connection, now)
-            refused = self._watch.refused_in(connection)
-
-            def guard_too(record: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
-                return refusal_of(record, refused) or guard(record, state)
-
+            watched = self._watched(connection, guard)
             return ledger_actions.begin_action_again(
-                connection, record, after=after, guard=guard_too, lease_token=lease_token, actor=actor, now=now
+                connection, record, after=after, guard=watched, lease_token=lease_token, actor=actor, now=now
             )
+
+    def _watched(self, connection: Connection, guard: Guard) -> Guard:
+        """Return the guard behind that of the watch: nothing begins where this is not the ledger seen before."""
+        refused = self._watch.refused_in(connection)
+
+        def guard_too(record: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
+            return refusal_of(record, refused) or guard(record, state)
+
+        return guard_too
 
     def resent_at(self, key: ActionKey) -> tuple[datetime, ...]:
         with self._database.read() as connection:
