@@ -145,7 +145,7 @@ def _suite(row: Mapping[str, str]) -> Suite:
     )
 
 
-# -- hazards --
+# -- what faults do to jobs --
 
 
 Word = TypeVar("Word", bound=Enum)

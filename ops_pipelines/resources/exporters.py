@@ -19,7 +19,7 @@ from ops_pipelines.core.sources import BodyKind, MetricSource, Page, Query, Samp
 from ops_pipelines.resources.config.cluster_config import ExporterTargets
 from ops_pipelines.resources.prometheus.connection import cause_of, read_secret
 
-# -- exporters --
+# -- exporters, scraped --
 
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _expand(group: ExporterTargets) -> Iterator[_Target]:
         yield _Target(url=url, node=node)
 
 
-# -- sampled --
+# -- telemetry of what knows only the present --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

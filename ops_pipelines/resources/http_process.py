@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# -- limits --
+# -- limits of one request --
 
 
 _LONGEST_SIZE = 12
@@ -80,7 +80,7 @@ async def read_body(request: Request, *, most_bytes: int, seconds: float, remedy
     return bytes(body)
 
 
-# -- process --
+# -- the process that listens --
 
 
 GRACE_SECONDS = 5

@@ -104,7 +104,7 @@ class PageFiles:
         return self._root / f"{name}{_SUFFIX}"
 
 
-# -- statements --
+# -- statements and capacity plans --
 
 
 CHARGEBACK_DIRECTORY = "chargeback"
@@ -159,7 +159,7 @@ class PlanDirectory(_NamedFiles):
     _EXPECTED = "a quarter and a kind, as 2026Q4.json or 2026Q4-check-2026-11.html"
 
 
-# -- comparisons --
+# -- comparisons of policies --
 
 
 PAGE_NAME = "policy_comparison.html"

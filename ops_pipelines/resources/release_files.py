@@ -38,7 +38,7 @@ from ops_pipelines.resources.config.release_artifacts import hash_artifacts, rea
 from ops_pipelines.resources.config.release_file import find_release, release_names
 from ops_pipelines.rollouts.versions.compatibility import lint_tables
 
-# -- tables --
+# -- tables of compatibility --
 
 
 Row = Mapping[str, str]
@@ -238,7 +238,7 @@ def _parse(kind: type[Word], word: str, column: str) -> Word:
         raise ValueError(f"{column} is {word!r}; expected one of {choices}") from problem
 
 
-# -- releases --
+# -- the directory of releases --
 
 
 _LONGEST_CALENDAR = 10_000_000

@@ -29,7 +29,7 @@ from ops_pipelines.core.sources import TIMES_KEPT, CheckpointSeen, JobFactsError
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.whole_file import put_whole
 
-# -- pause --
+# -- the pause --
 
 
 PAUSE_FILE = "PAUSE"

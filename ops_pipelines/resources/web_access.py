@@ -26,7 +26,7 @@ from ops_pipelines.resources.config.serve_settings import WebhookSettings
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.prometheus.connection import read_secret
 
-# -- links --
+# -- approval links --
 
 
 SHORTEST_KEY_BYTES = 32
@@ -109,7 +109,7 @@ def read_link_key(path: Path) -> bytes:
 _REMEDY = "`(umask 077; openssl rand -base64 48 > FILE)` makes one"
 
 
-# -- senders --
+# -- senders of alerts --
 
 
 SIGNATURE_HEADER = "x-signature-256"

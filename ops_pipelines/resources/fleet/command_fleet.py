@@ -77,7 +77,7 @@ from ops_pipelines.resources.fleet.installs import (
     worst,
 )
 
-# -- commands --
+# -- the operator's commands --
 
 
 COMMAND_LIMIT_SECONDS = 4.5
@@ -267,7 +267,7 @@ def _find_faults(act: str, words: Sequence[str]) -> list[str]:
     return [f"{act} {fault}" for fault in faults]
 
 
-# -- composed --
+# -- the fleet of a site --
 
 
 Answer = TypeVar("Answer")

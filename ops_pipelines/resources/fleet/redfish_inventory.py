@@ -34,7 +34,7 @@ from ops_pipelines.resources.fleet.redfish_call import (
     word,
 )
 
-# -- inventory --
+# -- firmware that runs and lies staged --
 
 
 TABLE = "redfish_components.csv"

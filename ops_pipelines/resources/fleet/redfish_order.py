@@ -37,7 +37,7 @@ from ops_pipelines.resources.fleet.redfish_records import (
     request_of,
 )
 
-# -- push --
+# -- the process that sends an image --
 
 
 _LIMIT_SECONDS = 1800.0
@@ -98,7 +98,7 @@ def _send(talk: BmcTalk, body: _MarkedBody, records: UpdateRecords, *, clock: Cl
     records.write(answered(body.record, reply, address=talk.address, now=clock.now()))
 
 
-# -- order --
+# -- one image, asked for once --
 
 
 _PUSH_MODULE = "ops_pipelines.resources.fleet.redfish_order"

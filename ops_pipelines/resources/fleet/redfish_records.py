@@ -33,7 +33,7 @@ from ops_pipelines.resources.detached_runs import RunDirectory
 from ops_pipelines.resources.fleet.redfish_call import Document, Reply, part, word
 from ops_pipelines.resources.fleet.redfish_inventory import task_named_by
 
-# -- records --
+# -- what was asked --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +236,7 @@ def _not_kept(path: Path, problem: OSError) -> SourceUnavailable:
     )
 
 
-# -- images --
+# -- images, fetched or sent --
 
 
 _BLOCK_BYTES = 1 << 20

@@ -240,7 +240,7 @@ def _flush_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-# -- hours --
+# -- the files of an hour, and its lock --
 
 
 HOUR = timedelta(hours=1)

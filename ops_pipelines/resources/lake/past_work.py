@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
-# -- window --
+# -- nodes and jobs in some minutes --
 
 
 _LABELS = ("pci_address", "gpu_index", "gpu_model", "driver_version", "gpu_serial", "job")

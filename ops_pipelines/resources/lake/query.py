@@ -41,7 +41,7 @@ from ops_pipelines.resources.lake.files import (
 )
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
-# -- description --
+# -- how much the lake holds --
 
 
 _COUNTED_FILES = 500
@@ -122,7 +122,7 @@ def _count(paths: list[UPath]) -> tuple[int, bool, int]:
     return rows, step > 1, size
 
 
-# -- scan --
+# -- tables as Arrow datasets --
 
 
 _DAY = timedelta(days=1)
@@ -189,7 +189,7 @@ def _midnight(day: str) -> datetime:
     return datetime.fromisoformat(day).replace(tzinfo=UTC)
 
 
-# -- query --
+# -- one query --
 
 
 _LATEST: Mapping[str, str] = {"gpu_latest": "gpu_telemetry", "node_latest": "node_telemetry"}

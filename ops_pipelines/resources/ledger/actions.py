@@ -54,7 +54,7 @@ from ops_pipelines.resources.ledger.state import (
 from ops_pipelines.resources.ledger.tables import actions, entries, refusals
 from ops_pipelines.resources.ledger.tables import proofs as proof_rows
 
-# -- proofs --
+# -- proofs of plans --
 
 
 _NEW_PROOF = insert(proof_rows)
@@ -160,7 +160,7 @@ def _why_unproved(connection: Connection, plan: PlanId) -> str | None:
     return why_unproved(proof, content=content_of(known), checks=PROOFS)
 
 
-# -- actions --
+# -- starting and finishing --
 
 
 _RESENT = (

@@ -55,7 +55,7 @@ def _says(row: RowMapping, value: T) -> bool:
         return False
 
 
-# -- rollouts --
+# -- rollouts and their nodes --
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,7 +172,7 @@ def _ownerless(connection: Connection) -> Iterator[Fault]:
         yield Fault(seq=row.seq, problem=f"node {name} stands in its table, but its rollout does not")
 
 
-# -- proposals --
+# -- proposals of quotas --
 
 
 @dataclass(slots=True, kw_only=True)
@@ -260,7 +260,7 @@ def _proposal_document_faults(connection: Connection, row: RowMapping, told: _Pr
         yield differs("proposal", name, told.first_seq, ["day" if proposal.proposal == name else "document"])
 
 
-# -- whole --
+# -- the whole ledger --
 
 
 def verify(connection: Connection) -> ChainVerdict:

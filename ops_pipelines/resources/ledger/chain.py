@@ -24,7 +24,7 @@ from ops_pipelines.core.proposal import ProposalEvent, ProposalId, ProposalState
 from ops_pipelines.core.rollout import Rollout, RolloutNode
 from ops_pipelines.resources.ledger.tables import entries, identity, incidents, leases, safe_text, utc_text
 
-# -- chain --
+# -- lines --
 
 
 GENESIS_HASH = "0" * 64
@@ -283,7 +283,7 @@ def _to_entries(
     )
 
 
-# -- identity --
+# -- which ledger this is --
 
 
 _NAME = "ledger"

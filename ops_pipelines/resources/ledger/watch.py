@@ -38,7 +38,7 @@ from ops_pipelines.resources.ledger.database import LedgerDatabase
 from ops_pipelines.resources.ledger.evidence import read_held_lease
 from ops_pipelines.resources.whole_file import hand_over, put_whole
 
-# -- mark --
+# -- how far a ledger was seen --
 
 
 SEEN_FILE = "ledger_seen.json"
@@ -195,7 +195,7 @@ def _name(found: Found) -> str:
     return f"ledger {(found.ledger or 'without an id')[:12]} with {found.head_seq} entries"
 
 
-# -- watch --
+# -- what is watched --
 
 
 _SEEN_EVERY = timedelta(seconds=5)

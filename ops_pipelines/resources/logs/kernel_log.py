@@ -32,7 +32,7 @@ from ops_pipelines.resources.logs.tailed_files import (
     read_shares,
 )
 
-# -- prefix --
+# -- the prefix of a line --
 
 
 _ISO = re.compile(

@@ -182,7 +182,7 @@ def exit_code_of(check: NodeCheck, required: Collection[str]) -> CheckExit:
     return CheckExit.PASSED
 
 
-# -- runs --
+# -- one run for each key --
 
 
 CUT_SHORT = "the check was cut short"

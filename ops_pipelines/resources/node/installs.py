@@ -38,7 +38,7 @@ from ops_pipelines.resources.commands import TERM_GRACE_SECONDS, fill, tool_envi
 from ops_pipelines.resources.fleet.documents import PlainChange, PlainOrder, order_from_json, order_to_dict
 from ops_pipelines.resources.fleet.installs import InstallDirectory, refuse_words
 
-# -- steps --
+# -- the steps of one order --
 
 
 MOST_LOG_BYTES = 64 * 2**20
@@ -215,7 +215,7 @@ def _last_words(output: IO[bytes], said_from: int) -> str:
     return " / ".join(lines[-3:])[-300:] or "it said nothing"
 
 
-# -- runs --
+# -- one run for each key --
 
 
 _MODULE = "ops_pipelines.resources.node.installs"

@@ -28,7 +28,7 @@ from ops_pipelines.core.node_tests import GPU_COUNT, Measurement, Serial, TestRe
 from ops_pipelines.core.observation import NodeInspection
 from ops_pipelines.resources.commands import RunPair, RunTool, ToolAnswer, ToolEnd
 
-# -- results --
+# -- what every test is given, and how it answers --
 
 
 _LONGEST_SAID = 600
@@ -129,7 +129,7 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-# -- dcgm --
+# -- DCGM --
 
 
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
@@ -280,7 +280,7 @@ def _texts(value: object) -> list[str]:
     return texts
 
 
-# -- links --
+# -- NVLink and the node's own NICs --
 
 
 _NCCL, _NIC = "nccl_loopback", "nic_pairwise"

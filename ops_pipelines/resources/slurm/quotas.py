@@ -54,7 +54,7 @@ from ops_pipelines.resources.slurm.quota_limits import (
     trials,
 )
 
-# -- quotas --
+# -- the port Quotas --
 
 
 COMMAND_LIMIT_SECONDS = 60.0
@@ -260,7 +260,7 @@ class SlurmQuotas:
         raise SourceUnavailable(f"{what}. Check slurmdbd, slurmctld and munge")
 
 
-# -- settings --
+# -- the port SchedulerSettings --
 
 
 SETTINGS_LIMIT_SECONDS = 30.0
