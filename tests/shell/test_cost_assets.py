@@ -16,7 +16,7 @@ from ops_pipelines.automation import charge_schedule_in
 from ops_pipelines.costs.gather_usage import AttemptCount, part_of, usage_of
 from ops_pipelines.costs.usage import Fate
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
-from ops_pipelines.resources.statement_files import StatementDirectory
+from ops_pipelines.resources.page_files import StatementDirectory
 from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow.cost_stage import AGREEMENTS, ALPHA, GPUS, CostLedger, Stage, berlin
 from tests.shell.definitions_on import definitions_on

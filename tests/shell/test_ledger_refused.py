@@ -17,7 +17,7 @@ from ops_pipelines.core.observation import HISTORY
 from ops_pipelines.core.sources import LogBatch, LogLine
 from ops_pipelines.definitions import ClusterPorts
 from ops_pipelines.observe.intake import take_in_conditions, take_in_logs
-from ops_pipelines.resources.ledger.seen import SEEN_FILE
+from ops_pipelines.resources.ledger.watch import SEEN_FILE
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.ledger_mark import keep_seen_beside, seen_key
 from ops_pipelines.sensors.runs import hold_lease
