@@ -12,8 +12,8 @@ from typing import Annotated
 from pydantic import Field
 
 from ops_pipelines.core.proposal import GpuType
+from ops_pipelines.resources.config.shapes import GpuTypeName
 from ops_pipelines.resources.config.strict_yaml import StrictModel, YamlFile, expand_home
-from ops_pipelines.resources.config.team_models import GpuTypeName
 from ops_pipelines.teams.settings import AdviceSettings, LadderSettings
 
 _AT = "advice"

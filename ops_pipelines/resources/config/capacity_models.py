@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ops_pipelines.resources.config.price_models import AmountText
+from ops_pipelines.resources.config.shapes import GpuTypeName, PlannedDay
 from ops_pipelines.resources.config.strict_yaml import StrictModel
-from ops_pipelines.resources.config.team_models import GpuTypeName, PlannedDay
 
 SkuName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 PlaceName = Annotated[str, Field(max_length=253, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]

@@ -24,8 +24,8 @@ from ops_pipelines.resources.config.capacity_section import CapacityPolicyModel
 from ops_pipelines.resources.config.install_settings import DEFAULT_ANSIBLE_LIMIT
 from ops_pipelines.resources.config.price_models import PricesModel
 from ops_pipelines.resources.config.quota_models import LimitsModel, QuotasModel
+from ops_pipelines.resources.config.shapes import Day, GpuTypeName
 from ops_pipelines.resources.config.strict_yaml import StrictModel
-from ops_pipelines.resources.config.team_models import Day, GpuTypeName
 
 # Assumption: no limit of this program is meant to be longer than a year; more is a slip of units.
 Seconds = Annotated[float, Field(ge=0, le=366 * 86_400)]

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ops_pipelines.resources.config.shapes import Account, Gpus, GpuTypeName, PlannedDay
 from ops_pipelines.resources.config.strict_yaml import StrictModel
-from ops_pipelines.resources.config.team_models import Account, Gpus, GpuTypeName, PlannedDay
 
 # Assumption: nobody ramps up for longer than ten years; more is a slip.
 _MOST_DAYS = 3660

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ops_pipelines.resources.config.shapes import Account
 from ops_pipelines.resources.config.strict_yaml import StrictModel
-from ops_pipelines.resources.config.team_models import Account
 from ops_pipelines.teams.settings import QuotaPolicy
 
 _POLICY = QuotaPolicy()

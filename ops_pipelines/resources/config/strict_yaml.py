@@ -19,6 +19,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.resources.config.binding import FaultsFound, Kinds, Made, Section, read_section
 
 _INT = "tag:yaml.org,2002:int"
 _NUMBERS = (_INT, "tag:yaml.org,2002:float")
@@ -81,6 +82,16 @@ class YamlFile:
     def line_of(self, at: KeyPath) -> int:
         """Return the line of the value at `at`, or of what holds it; 1 where neither is there."""
         return next((self._lines[at[:end]] for end in range(len(at), 0, -1) if at[:end] in self._lines), 1)
+
+    def read(self, section: Section[Made] | Kinds[Made], value: object, *, at: KeyPath, **given: object) -> Made | None:
+        """Return what is made of a section, of what is `given` too, or None after keeping every fault in it."""
+        try:
+            return read_section(section, value, directory=self.path.resolve().parent, given=given)
+        except FaultsFound as problem:
+            for place, sentence in problem.faults:
+                if (*at, *place) not in self._impossible:
+                    self.add_fault((*at, *place), sentence)
+            return None
 
     def check(self, model: type[Model], value: object, *, at: KeyPath) -> Model | None:
         """Return `value` as `model`, or None after keeping every fault in it."""
