@@ -383,10 +383,12 @@ def _desk_of(cluster_file: Path, _stamps: tuple[Stamp, ...]) -> TeamsDesk:
 
 def assemble_teams_desk(config: ClusterConfig, *, cluster: Cluster, observatory: Observatory) -> TeamsDesk:
     """Return the desk of teams on these ports. Raises ConfigError on a wrong section, or a teams.yaml never right."""
-    from ops_pipelines.resources.config.advice_section import read_advice_settings
-    from ops_pipelines.resources.config.capacity_section import read_capacity_policy
     from ops_pipelines.resources.config.installed_nodes import gpu_types, installed_nodes
-    from ops_pipelines.resources.config.quota_section import read_quota_policy
+    from ops_pipelines.resources.config.policy_sections import (
+        read_advice_settings,
+        read_capacity_policy,
+        read_quota_policy,
+    )
 
     policy_path = config.policy_path
     copy = _policy_of(config, now=cluster.clock.now()).read_from

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from datetime import date, datetime, timedelta
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import GenericAlias, NoneType, UnionType
 from typing import Annotated, Generic, Literal, NewType, TypeVar, Union, cast, get_args, get_origin
@@ -100,9 +100,7 @@ class Section(Generic[Made]):
         except FaultsFound as problem:
             raise _refusal(*problem.faults) from problem
         except (ValueError, OverflowError) as problem:
-            # The sentences of subjects begin with the key, or with its section: `claims.slowdown_ratio is 2; ...`
-            first = str(problem).split(" ", 1)[0].rstrip(":").rpartition(".")[2]
-            raise _refusal(((first,) if first in self.keys else (), str(problem))) from problem
+            raise _refusal(located(problem, self.keys)) from problem
 
 
 class Kinds(Generic[Made]):
@@ -152,9 +150,14 @@ def keys_of(
     """Return a key for each field of a dataclass, for `only` some of them, or for those that are not left out.
 
     A key is named as its field. Of a duration the unit stands at the end of the key: as `names` has it, else seconds.
-    `shapes` says how a field is read where its type does not say it all. What may be None may be null.
+    `shapes` says how a field is read where its type does not say it all. What may be None may be null. What a partial
+    of the dataclass fills in may be left out.
     """
     names, shapes = names or {}, shapes or {}
+    filled: Collection[str] = ()
+    if isinstance(made, partial):
+        filled = made.keywords
+        made = made.func
     keys = {}
     for each in fields(cast("type", made)):
         if each.name in without or (only is not None and each.name not in only) or not each.init:
@@ -164,7 +167,7 @@ def keys_of(
         keys[name] = Key(
             field=each.name,
             shape=shapes[each.name] if each.name in shapes else _shape_of(hint),
-            is_required=each.default is MISSING and each.default_factory is MISSING,
+            is_required=each.default is MISSING and each.default_factory is MISSING and each.name not in filled,
             is_nullable=is_nullable,
             convert=_into(hint, name),
         )
@@ -211,6 +214,12 @@ def read_section(
     except ValidationError as problem:
         found = [(tuple(each["loc"]), _sentence(each)) for each in problem.errors(include_url=False)]
         raise FaultsFound(*found) from problem
+
+
+def located(problem: Exception, keys: Collection[str]) -> Fault:
+    """Return what a subject refuses, at the key that its sentence begins with: `claims.slowdown_ratio is 2; ...`."""
+    first = str(problem).split(" ", 1)[0].rstrip(":").rpartition(".")[2]
+    return (first,) if first in keys else (), str(problem)
 
 
 def shown(value: object) -> str:

@@ -4,26 +4,14 @@ What a section becomes is `files`; how faults are told is `strict_yaml`.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from ops_pipelines.core.notes import TellRules
-from ops_pipelines.core.policy import (
-    BlastCaps,
-    DrainBudget,
-    Durations,
-    LadderLimits,
-    MassEvent,
-    RecoveryLimits,
-    RolloutLimits,
-)
-from ops_pipelines.resources.config.advice_section import AdviceModel
-from ops_pipelines.resources.config.capacity_section import CapacityPolicyModel
 from ops_pipelines.resources.config.install_settings import DEFAULT_ANSIBLE_LIMIT
 from ops_pipelines.resources.config.price_models import PricesModel
-from ops_pipelines.resources.config.quota_models import LimitsModel, QuotasModel
+from ops_pipelines.resources.config.quota_models import LimitsModel
 from ops_pipelines.resources.config.shapes import Day, GpuTypeName
 from ops_pipelines.resources.config.strict_yaml import StrictModel
 
@@ -40,133 +28,8 @@ Command = Annotated[list[Text], Field(min_length=1)]
 SampledStep = Annotated[int, Field(ge=1, le=60)]
 """Samples carry the grid time, up to a step before they were taken; policy calls them stale after 120 s by default."""
 
-_BUDGET = DrainBudget()
-_EVENT = MassEvent()
-_DURATIONS = Durations()
-_LADDER = LadderLimits()
-_RECOVERY = RecoveryLimits()
-_CAPS = BlastCaps()
-_ROLLOUTS = RolloutLimits()
 _TELL = TellRules()
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
-
-
-class DrainBudgetModel(StrictModel):
-    max_out_count: Count = _BUDGET.max_out_count
-    max_out_per_rack_count: Count = _BUDGET.max_out_per_rack_count
-    max_new_per_hour_count: Count = _BUDGET.max_new_per_hour_count
-    min_in_service_ratio: float = _BUDGET.min_in_service_ratio
-
-
-class MassEventModel(StrictModel):
-    min_node_count: Count = _EVENT.min_node_count
-    window_seconds: PositiveSeconds = _EVENT.window.total_seconds()
-    brake_window_seconds: Seconds = _EVENT.brake_window.total_seconds()
-
-
-class DurationsModel(StrictModel):
-    confirm_unreachable_after_seconds: Seconds = _DURATIONS.confirm_unreachable_after.total_seconds()
-    confirm_gpu_missing_after_seconds: Seconds = _DURATIONS.confirm_gpu_missing_after.total_seconds()
-    telemetry_stale_after_seconds: Seconds = _DURATIONS.telemetry_stale_after.total_seconds()
-    look_every_seconds: PositiveSeconds = _DURATIONS.look_every.total_seconds()
-    retry_after_seconds: PositiveSeconds = _DURATIONS.retry_after.total_seconds()
-    run_patience_seconds: Seconds = _DURATIONS.run_patience.total_seconds()
-    soak_seconds: Seconds = _DURATIONS.soak.total_seconds()
-    command_limit_seconds: Seconds = _DURATIONS.command_limit.total_seconds()
-    fence_limit_seconds: Seconds = _DURATIONS.fence_limit.total_seconds()
-    reset_limit_seconds: Seconds = _DURATIONS.reset_limit.total_seconds()
-    reboot_limit_seconds: Seconds = _DURATIONS.reboot_limit.total_seconds()
-    reimage_limit_seconds: Seconds = _DURATIONS.reimage_limit.total_seconds()
-    check_limit_seconds: Seconds = _DURATIONS.check_limit.total_seconds()
-    probation_seconds: Seconds = _DURATIONS.probation.total_seconds()
-    progress_limit_seconds: Seconds = _DURATIONS.progress_limit.total_seconds()
-    job_end_limit_seconds: Seconds = _DURATIONS.job_end_limit.total_seconds()
-    waiting_limit_seconds: Seconds = _DURATIONS.waiting_limit.total_seconds()
-
-
-class LadderModel(StrictModel):
-    max_gpu_resets_count: Count = _LADDER.max_gpu_resets_count
-    max_reboots_count: Count = _LADDER.max_reboots_count
-    max_power_cycles_count: Count = _LADDER.max_power_cycles_count
-    max_reimages_count: Count = _LADDER.max_reimages_count
-    memory_seconds: Seconds = _LADDER.memory.total_seconds()
-    cool_down_seconds: Seconds = _LADDER.cool_down.total_seconds()
-
-
-class RecoveryModel(StrictModel):
-    max_requeues_count: Count = _RECOVERY.max_requeues_count
-    requeue_window_seconds: Seconds = _RECOVERY.requeue_window.total_seconds()
-    interactive_notice_seconds: Seconds = _RECOVERY.interactive_notice.total_seconds()
-    checkpoint_wait_seconds: Seconds = _RECOVERY.checkpoint_wait.total_seconds()
-    default_min_serving_ratio: float = _RECOVERY.default_min_serving_ratio
-
-
-class BlastCapsModel(StrictModel):
-    max_out_per_partition_ratio: float = _CAPS.max_out_per_partition_ratio
-    max_out_per_leaf_count: Count | None = _CAPS.max_out_per_leaf_count
-    max_out_per_nvlink_domain_count: Count | None = _CAPS.max_out_per_nvlink_domain_count
-    max_jobs_per_plan_count: Count = _CAPS.max_jobs_per_plan_count
-    max_gpu_hours_per_plan: float = _CAPS.max_gpu_hours_per_plan
-    max_gpu_hours_per_hour: float = _CAPS.max_gpu_hours_per_hour
-    max_on_probation_count: Count = _CAPS.max_on_probation_count
-
-
-class RolloutsModel(StrictModel):
-    max_out_count: Count = _ROLLOUTS.max_out_count
-    canary_counts: list[Count] = Field(default_factory=lambda: list(_ROLLOUTS.canary_counts))
-    growth_ratio: float = _ROLLOUTS.growth_ratio
-    soak_seconds: Seconds = _ROLLOUTS.soak.total_seconds()
-    soak_limit_seconds: Seconds = _ROLLOUTS.soak_limit.total_seconds()
-    gang_cap_node_count: Count = _ROLLOUTS.gang_cap_node_count
-    max_pulled_count: Count = _ROLLOUTS.max_pulled_count
-    job_end_limit_seconds: Seconds = _ROLLOUTS.job_end_limit.total_seconds()
-    install_limit_seconds: Seconds = _ROLLOUTS.install_limit.total_seconds()
-    verify_limit_seconds: Seconds = _ROLLOUTS.verify_limit.total_seconds()
-    good_read_count: Count = _ROLLOUTS.good_read_count
-    good_read_every_seconds: Seconds = _ROLLOUTS.good_read_every.total_seconds()
-    answer_limit_seconds: Seconds = _ROLLOUTS.answer_limit.total_seconds()
-
-
-DayName = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-"""In their order: Monday is 0."""
-ClockTime = Annotated[str, Field(pattern=rf"^{_CLOCK}$")]
-
-
-class WeeklyWindowModel(StrictModel):
-    """Times of the clock in quotes: "22:00"; an end at or before the beginning is on the next day."""
-
-    name: Text
-    days: Annotated[list[DayName], Field(min_length=1)]
-    begins: ClockTime
-    ends: ClockTime
-    timezone: Text = "UTC"
-
-
-class FreezeWindowModel(StrictModel):
-    """Times with a zone, and without quotes: 2026-12-24T00:00:00Z."""
-
-    name: Text
-    begins_at: datetime
-    ends_at: datetime
-    allows_drains: bool = False
-
-
-ConsentWord = Literal["auto", "approve", "forbid"]
-
-
-class ConsentsModel(StrictModel):
-    """What one class of acts needs; absent: what `mode` says. The keys are those of `core.policy.ActionClass`."""
-
-    isolate: ConsentWord | None = None
-    move_jobs: ConsentWord | None = None
-    reset_gpu: ConsentWord | None = None
-    reboot: ConsentWord | None = None
-    power: ConsentWord | None = None
-    reimage: ConsentWord | None = None
-    check: ConsentWord | None = None
-    return_node: ConsentWord | None = None
-    update: ConsentWord | None = None
-    quotas: ConsentWord | None = None
 
 
 class RackModel(StrictModel):
@@ -398,37 +261,6 @@ class ObjectiveModel(StrictModel):
     uptime_ratio: Share | None = None
     queue_wait: QueueWaitModel | None = None
     inference_p99: InferenceP99Model | None = None
-
-
-class AcceptedRisksModel(StrictModel):
-    """Risks that the operator takes; each says who and why."""
-
-    no_start_guard: Text | None = None
-    no_inspection: Text | None = None
-    no_node_tests: Text | None = None
-    no_power_switch: Text | None = None
-
-
-class PolicyModel(StrictModel):
-    """policy.yaml. Every key may be absent: the defaults are the domain's, and observe."""
-
-    mode: Literal["observe", "approve", "auto"] = "observe"
-    consents: ConsentsModel = ConsentsModel()
-    drain_budget: DrainBudgetModel = DrainBudgetModel()
-    mass_event: MassEventModel = MassEventModel()
-    durations: DurationsModel = DurationsModel()
-    ladder: LadderModel = LadderModel()
-    recovery: RecoveryModel = RecoveryModel()
-    blast_caps: BlastCapsModel = BlastCapsModel()
-    rollouts: RolloutsModel = RolloutsModel()
-    quotas: QuotasModel = QuotasModel()
-    advice: AdviceModel = AdviceModel()
-    capacity: CapacityPolicyModel = CapacityPolicyModel()
-    maintenance_windows: list[WeeklyWindowModel] | None = None
-    maintenance_calendars: list[Text] = Field(default_factory=list)
-    freeze_windows: list[FreezeWindowModel] = Field(default_factory=list)
-    accepted_risks: AcceptedRisksModel = AcceptedRisksModel()
-    untouchable_nodes: list[Text] = Field(default_factory=list)
 
 
 class ClusterModel(StrictModel):
