@@ -7,8 +7,7 @@ from ops_pipelines.core.record import CalendarText
 from ops_pipelines.core.release import CompatibilityTables, Release
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.resources.catalogue_releases import read_tables
-from ops_pipelines.resources.config.release_artifacts import hash_artifacts, read_here
-from ops_pipelines.resources.config.release_file import find_release, release_names
+from ops_pipelines.resources.config.release_file import find_release, hash_artifacts, read_here, release_names
 
 _LONGEST_CALENDAR = 10_000_000
 

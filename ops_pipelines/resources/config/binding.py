@@ -92,10 +92,10 @@ class Section(Generic[Made]):
 
     def _made(self, values: dict[str, object], reading: Reading) -> Made:
         stated = {}
-        for name, value in values.items():
-            key = self.keys[name]
-            stated[key.field] = value if key.convert is None else key.convert(value)
         try:
+            for name, value in values.items():
+                key = self.keys[name]
+                stated[key.field] = value if key.convert is None else key.convert(value)
             return self._make(**stated, **{name: given_with(reading).values[name] for name in self._given})
         except FaultsFound as problem:
             raise _refusal(*problem.faults) from problem
@@ -146,12 +146,13 @@ def keys_of(
     shapes: Mapping[str, object] | None = None,
     only: Collection[str] | None = None,
     without: Collection[str] = (),
+    required: Collection[str] = (),
 ) -> dict[str, Key]:
     """Return a key for each field of a dataclass, for `only` some of them, or for those that are not left out.
 
     A key is named as its field. Of a duration the unit stands at the end of the key: as `names` has it, else seconds.
     `shapes` says how a field is read where its type does not say it all. What may be None may be null. What a partial
-    of the dataclass fills in may be left out.
+    of the dataclass fills in may be left out; what is `required` may not, though it has a default there.
     """
     names, shapes = names or {}, shapes or {}
     filled: Collection[str] = ()
@@ -167,7 +168,8 @@ def keys_of(
         keys[name] = Key(
             field=each.name,
             shape=shapes[each.name] if each.name in shapes else _shape_of(hint),
-            is_required=each.default is MISSING and each.default_factory is MISSING and each.name not in filled,
+            is_required=each.name in required
+            or (each.default is MISSING and each.default_factory is MISSING and each.name not in filled),
             is_nullable=is_nullable,
             convert=_into(hint, name),
         )
