@@ -37,8 +37,8 @@ from ops_pipelines.resources.config.cluster_config import (
     RebootBy,
     SchedulerKind,
     TelemetryKind,
+    offered_means,
 )
-from ops_pipelines.resources.config.fleet import offered_means
 from ops_pipelines.resources.config.in_force import (
     InForce,
     fallbacks_of,

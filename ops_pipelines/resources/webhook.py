@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.resources.config.serve_settings import WebhookSettings
+from ops_pipelines.resources.config.cluster_config import WebhookSettings
 from ops_pipelines.resources.prometheus.connection import read_secret
 
 SIGNATURE_HEADER = "x-signature-256"

@@ -42,9 +42,9 @@ from ops_pipelines.resources.config.cluster_config import (
     NotifierKind,
     SchedulerKind,
     TelemetryKind,
+    offered_means,
 )
-from ops_pipelines.resources.config.files import read_cluster
-from ops_pipelines.resources.config.fleet import offered_means
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.policy_file import find_cautions, read_policy
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.fleet.node_commands import CommandFleet

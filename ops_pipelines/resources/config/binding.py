@@ -11,7 +11,7 @@ what a text or a number may be `shapes`'.
 import difflib
 import re
 import reprlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from datetime import date, datetime, timedelta
 from enum import Enum
@@ -33,7 +33,7 @@ Seconds = Annotated[float, Field(ge=0, le=366 * 86_400)]
 """# Assumption: no limit of this program is meant to be longer than a year; more is a slip of units."""
 _STRICT = core_schema.CoreConfig(strict=True, allow_inf_nan=False)
 _UNITS = ("seconds", "minutes", "hours", "days")
-_PLAIN: tuple[object, ...] = (bool, int, float, str, date, datetime)
+_PLAIN: tuple[object, ...] = (object, bool, int, float, str, date, datetime)
 _CONVERTED: Mapping[object, Callable[[list[object]], object]] = {tuple: tuple, frozenset: frozenset}
 _EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
 
@@ -63,15 +63,24 @@ class Key:
 class Section(Generic[Made]):
     """A mapping of a file with these keys and no others, and what is made of it."""
 
-    def __init__(self, make: Callable[..., Made], keys: Mapping[str, Key], *, given: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        make: Callable[..., Made],
+        keys: Mapping[str, Key],
+        *,
+        given: Collection[str] = (),
+        rule: Callable[[Mapping[str, object]], Iterable[Fault]] | None = None,
+    ) -> None:
         """`make` takes what the keys hold by name, and the named parts of what `read_section` is given.
 
         What contradicts itself it refuses with FaultsFound, or with a ValueError whose sentence may begin with the key
-        that it is about.
+        that it is about. It is not asked where a key has a fault of its own; a `rule`, which sees what stands in the
+        file, is.
         """
         self.keys = keys
         self._make = make
         self._given = given
+        self._rule = rule
 
     @cached_property
     def adapter(self) -> TypeAdapter[Made]:
@@ -85,10 +94,22 @@ class Section(Generic[Made]):
             known[name] = core_schema.typed_dict_field(shape, required=key.is_required)
         others = core_schema.no_info_plain_validator_function(self._refuse_key)
         mapping = core_schema.typed_dict_schema(known, extra_behavior="allow", extras_schema=others, config=_STRICT)
-        return core_schema.with_info_after_validator_function(self._made, mapping)
+        made = core_schema.with_info_after_validator_function(self._made, mapping)
+        return made if self._rule is None else core_schema.no_info_wrap_validator_function(self._ruled, made)
 
     def _refuse_key(self, _: object) -> object:
         raise PydanticCustomError("unknown_key", "unknown key", {"valid": list(self.keys)})
+
+    def _ruled(self, value: object, read: Callable[[object], Made]) -> Made:
+        assert self._rule is not None, "only sections with a rule are read so"
+        faults = list(self._rule(value)) if isinstance(value, Mapping) else []
+        try:
+            made = read(value)
+        except ValidationError as problem:
+            raise refusal(*_faults_of(problem), *faults) from problem
+        if faults:
+            raise refusal(*faults)
+        return made
 
     def _made(self, values: dict[str, object], reading: Reading) -> Made:
         stated = {}
@@ -98,9 +119,9 @@ class Section(Generic[Made]):
                 stated[key.field] = value if key.convert is None else key.convert(value)
             return self._make(**stated, **{name: given_with(reading).values[name] for name in self._given})
         except FaultsFound as problem:
-            raise _refusal(*problem.faults) from problem
+            raise refusal(*problem.faults) from problem
         except (ValueError, OverflowError) as problem:
-            raise _refusal(located(problem, self.keys)) from problem
+            raise refusal(located(problem, self.keys)) from problem
 
 
 class Kinds(Generic[Made]):
@@ -119,11 +140,11 @@ class Kinds(Generic[Made]):
     def _read(self, value: object, reading: Reading) -> Made:
         if not isinstance(value, Mapping):
             expected = f"expected a section with the key kind ({', '.join(self.choices)})"
-            raise _refusal(((), f"found {shown(value)}; {expected}"))
+            raise refusal(((), f"found {shown(value)}; {expected}"))
         kind = value.get("kind")
         if not isinstance(kind, str) or kind not in self.choices:
             found = "no kind" if "kind" not in value else f"kind {shown(kind)}"
-            raise _refusal((("kind",), f"found {found}; expected one of {', '.join(self.choices)}"))
+            raise refusal((("kind",), f"found {found}; expected one of {', '.join(self.choices)}"))
         return self.choices[kind].adapter.validate_python(value, context=reading.context)
 
 
@@ -134,9 +155,11 @@ def section_of(
     shapes: Mapping[str, object] | None = None,
     only: Collection[str] | None = None,
     without: Collection[str] = (),
+    required: Collection[str] = (),
 ) -> Section[Made]:
     """Return the section whose keys are the fields of a dataclass, as `keys_of` has them."""
-    return Section(made, keys_of(made, names=names, shapes=shapes, only=only, without=without))
+    keys = keys_of(made, names=names, shapes=shapes, only=only, without=without, required=required)
+    return Section(made, keys)
 
 
 def keys_of(
@@ -152,7 +175,7 @@ def keys_of(
 
     A key is named as its field. Of a duration the unit stands at the end of the key: as `names` has it, else seconds.
     `shapes` says how a field is read where its type does not say it all. What may be None may be null. What a partial
-    of the dataclass fills in may be left out; what is `required` may not, though it has a default there.
+    of the dataclass fills in may be left out; what is `required` may not, nor be null, though it may there.
     """
     names, shapes = names or {}, shapes or {}
     filled: Collection[str] = ()
@@ -170,7 +193,7 @@ def keys_of(
             shape=shapes[each.name] if each.name in shapes else _shape_of(hint),
             is_required=each.name in required
             or (each.default is MISSING and each.default_factory is MISSING and each.name not in filled),
-            is_nullable=is_nullable,
+            is_nullable=is_nullable and each.name not in required,
             convert=_into(hint, name),
         )
     return keys
@@ -214,14 +237,22 @@ def read_section(
     try:
         return section.adapter.validate_python(value, context=Given(directory=directory, values=given))
     except ValidationError as problem:
-        found = [(tuple(each["loc"]), _sentence(each)) for each in problem.errors(include_url=False)]
-        raise FaultsFound(*found) from problem
+        raise FaultsFound(*_faults_of(problem)) from problem
 
 
 def located(problem: Exception, keys: Collection[str]) -> Fault:
     """Return what a subject refuses, at the key that its sentence begins with: `claims.slowdown_ratio is 2; ...`."""
     first = str(problem).split(" ", 1)[0].rstrip(":").rpartition(".")[2]
     return (first,) if first in keys else (), str(problem)
+
+
+def refusal(*faults: Fault) -> ValidationError:
+    """Return what a part of a section that is read raises, where it knows the places of its faults."""
+    details = [
+        InitErrorDetails(type=PydanticCustomError("sentence", "{sentence}", {"sentence": text}), loc=at, input=None)
+        for at, text in faults
+    ]
+    return ValidationError.from_exception_data("section", details)
 
 
 def shown(value: object) -> str:
@@ -234,6 +265,10 @@ def shown(value: object) -> str:
     if "://" in text and "@" in text:
         return "a URL with credentials (not shown; secrets belong in a file of their own)"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _faults_of(problem: ValidationError) -> list[Fault]:
+    return [(tuple(each["loc"]), _sentence(each)) for each in problem.errors(include_url=False)]
 
 
 def _sentence(fault: ErrorDetails) -> str:
@@ -261,14 +296,6 @@ def _unknown_key(key: str, valid: list[str]) -> str:
     return f"unknown key; expected one of {', '.join(valid)}"
 
 
-def _refusal(*faults: Fault) -> ValidationError:
-    details = [
-        InitErrorDetails(type=PydanticCustomError("sentence", "{sentence}", {"sentence": text}), loc=at, input=None)
-        for at, text in faults
-    ]
-    return ValidationError.from_exception_data("section", details)
-
-
 def _shape_of(hint: object) -> object:
     """Return how a field of this type is read, where nothing else is said of it."""
     if isinstance(hint, NewType):
@@ -280,7 +307,7 @@ def _shape_of(hint: object) -> object:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return Literal[tuple(each.value for each in hint)]
     origin, parts = get_origin(hint), get_args(hint)
-    if origin in _CONVERTED:
+    if origin is list or origin in _CONVERTED:
         return list_of(_shape_of(parts[0]))
     if origin is Mapping:
         return dict_of(_shape_of(parts[0]), _shape_of(parts[1]))

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from ops_pipelines.core.identity import Topology
 from ops_pipelines.core.policy import ConfigTrouble, Fallback, Mode, Policy
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.kept_files import content_of, keep_copy
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.resources.config.state_place import state_directories

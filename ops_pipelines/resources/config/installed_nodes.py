@@ -9,8 +9,7 @@ from datetime import UTC, datetime, tzinfo
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.lake.formats.calendar import instant_of
-from ops_pipelines.resources.config.cluster_config import ClusterConfig
-from ops_pipelines.resources.config.team_settings import Bought
+from ops_pipelines.resources.config.cluster_config import Bought, ClusterConfig
 from ops_pipelines.teams.price import InstalledNode
 
 ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)

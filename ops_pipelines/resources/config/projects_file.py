@@ -10,9 +10,9 @@ from typing import Annotated
 from pydantic import Field
 
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.resources.config.binding import Key, Section, list_of, section_of
+from ops_pipelines.resources.config.binding import Key, KeyPath, Section, list_of, section_of
 from ops_pipelines.resources.config.shapes import Account, Gpus, GpuTypeName, Line, PlannedDay, Probability
-from ops_pipelines.resources.config.strict_yaml import ConfigError, KeyPath, YamlFile
+from ops_pipelines.resources.config.strict_yaml import ConfigError, YamlFile
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.projects import PlannedProject
 

@@ -83,12 +83,13 @@ def _zone(name: str) -> ZoneInfo:
         raise PydanticCustomError("zone", "expected a zone of the IANA list such as Europe/Berlin") from problem
 
 
-def _place(path: str, reading: Reading) -> Path:
+def path_of(path: str, reading: Reading) -> Path:
+    """Return the path that a text names; relative ones count from the directory of the file."""
     return given_with(reading).directory / expand_home(path)
 
 
 def _existing(path: str, reading: Reading) -> Path:
-    place = _place(path, reading)
+    place = path_of(path, reading)
     if not place.is_file():
         raise ValueError(f"there is no file {place}")
     return place
@@ -147,6 +148,6 @@ ZoneName = Annotated[str, Field(min_length=1), AfterValidator(lambda name: _zone
 
 # -- files --
 
-Place = Annotated[str, Field(min_length=1), AfterValidator(_place)]
+AnyPath = Annotated[str, Field(min_length=1), AfterValidator(path_of)]
 """A path; relative ones count from the directory of the file."""
 ExistingFile = Annotated[str, Field(min_length=1), AfterValidator(_existing)]

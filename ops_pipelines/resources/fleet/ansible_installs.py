@@ -21,7 +21,7 @@ from ops_pipelines.core.identity import ActionKey, NodeName
 from ops_pipelines.core.rollout import InstallOrder, InstallReport
 from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.command_words import fill, placeholders_in
-from ops_pipelines.resources.config.install_settings import AnsibleSettings
+from ops_pipelines.resources.config.cluster_config import AnsibleSettings
 from ops_pipelines.resources.fleet.install_directory import InstallDirectory
 from ops_pipelines.resources.fleet.install_documents import PlainChange, PlainOrder
 from ops_pipelines.resources.fleet.installs import VALUES, plain_order

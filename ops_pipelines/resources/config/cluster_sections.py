@@ -1,0 +1,734 @@
+"""How each section of cluster.yaml becomes a value of `cluster_config`: its keys, their bounds, and what goes together.
+
+Durations are numbers in the file, with the unit in the key, and `timedelta` from here on; relative paths count from the
+directory of the file. What sections say together is `cluster_file`'s. A table a section: that is more than 400 lines.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, time, timedelta
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, Field
+from pydantic import ValidationInfo as Reading
+from pydantic_core import PydanticCustomError
+
+from ops_pipelines.core.identity import NodeName, Place
+from ops_pipelines.core.notes import TellRules
+from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClass
+from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.resources.config.binding import (
+    Fault,
+    FaultsFound,
+    Key,
+    Kinds,
+    Section,
+    dict_of,
+    keys_of,
+    list_of,
+    section_of,
+)
+from ops_pipelines.resources.config.cluster_config import (
+    AccountingKind,
+    AlertmanagerSettings,
+    AnsibleSettings,
+    Bought,
+    ExporterTargets,
+    FleetConfig,
+    FleetKind,
+    JobLogsConfig,
+    JobLogsKind,
+    LakeConfig,
+    LedgerConfig,
+    LimitSettings,
+    LogsConfig,
+    LogsKind,
+    LokiSettings,
+    NotifierConfig,
+    NotifierKind,
+    RebootBy,
+    SchedulerConfig,
+    ServeSettings,
+    TelemetryConfig,
+    WebhookSettings,
+)
+from ops_pipelines.resources.config.redfish_settings import POWER_ACTS, RedfishSettings
+from ops_pipelines.resources.config.shapes import (
+    CLOCK,
+    Account,
+    AnyPath,
+    ClockTime,
+    Day,
+    ExactAmount,
+    ExactCents,
+    ExistingFile,
+    GpuTypeName,
+    HostList,
+    HttpUrl,
+    Name,
+    PositiveSeconds,
+    Share,
+    Text,
+    WholeCents,
+    Zone,
+    path_of,
+)
+from ops_pipelines.teams.price import AssetPrice, PriceModel
+from ops_pipelines.teams.settings import LimitsOn
+
+_DRIVER = "driver"
+"""`observe.detectors.node.DRIVER`, which is not imported here: it brings numpy to every start."""
+_Url = Annotated[str, Field(pattern=r"^https?://[^@\s]+$"), AfterValidator(lambda url: url.rstrip("/"))]
+_BareUrl = Annotated[HttpUrl, AfterValidator(lambda url: url.rstrip("/"))]
+_PathText = Annotated[AnyPath, AfterValidator(str)]
+_Step = Annotated[int, Field(ge=1, le=3600)]
+_SampledStep = Annotated[int, Field(ge=1, le=60)]
+"""Samples carry the grid time, up to a step before they were taken; policy calls them stale after 120 s by default."""
+_SECRETS = {"bearer_token_file": ExistingFile, "basic_auth_password_file": ExistingFile, "ca_file": ExistingFile}
+
+
+def _one_secret(stated: Mapping[str, object]) -> Iterator[Fault]:
+    if stated.get("basic_auth_user") is not None and stated.get("bearer_token_file") is not None:
+        yield ("bearer_token_file",), "give a bearer token or basic auth, not both"
+
+
+def _one_login(stated: Mapping[str, object]) -> Iterator[Fault]:
+    if (stated.get("basic_auth_user") is None) is not (stated.get("basic_auth_password_file") is None):
+        yield ("basic_auth_user",), "basic_auth_user and basic_auth_password_file go together"
+    yield from _one_secret(stated)
+
+
+# -- racks --
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rack:
+    """One entry of `racks`."""
+
+    name: str
+    nodes: tuple[NodeName, ...]
+    leaf_switch: str | None = None
+    nvlink_domain: str = "node"
+    power_feed: str | None = None
+    model: str | None = None
+    gpu_type: GpuType = GpuType("")
+    installed_since: date | None = None
+
+    def place_of(self, node: NodeName) -> Place:
+        """Return where one of its nodes stands."""
+        return Place(
+            rack=self.name,
+            nvlink_domain=node if self.nvlink_domain == "node" else self.name,
+            leaf_switch=self.leaf_switch or f"leaf of {self.name}",
+            power_feed=self.power_feed or "",
+            model=self.model or "",
+        )
+
+    @property
+    def bought(self) -> Bought:
+        """What was bought with each of its nodes."""
+        return Bought(gpu_type=self.gpu_type, installed_since=self.installed_since)
+
+
+RACK = section_of(
+    Rack,
+    shapes={
+        "name": Name,
+        "nodes": HostList,
+        "leaf_switch": Name,
+        "nvlink_domain": Literal["node", "rack"],
+        "power_feed": Name,
+        "model": Name,
+        "gpu_type": GpuTypeName,
+        "installed_since": Day,
+    },
+)
+
+# -- scheduler --
+
+SCHEDULERS = Kinds(
+    {
+        "simulator": section_of(SchedulerConfig, only=("kind",), shapes={"kind": Literal["simulator"]}),
+        "slurm": section_of(
+            SchedulerConfig,
+            shapes={
+                "kind": Literal["slurm"],
+                "slurm_conf": ExistingFile,
+                "guard_status": list_of(Text),
+                "checkpoint_roots": list_of(AnyPath),
+            },
+        ),
+    }
+)
+
+# -- telemetry --
+
+
+def _exporter_targets(*, url: str, nodes: tuple[NodeName, ...] | None = None) -> ExporterTargets:
+    if ("{node}" in url) is not (nodes is not None):
+        raise ValueError("{node} in the url and a list of nodes go together")
+    return ExporterTargets(url=url, nodes=nodes or ())
+
+
+_TARGETS = Section(
+    _exporter_targets,
+    {
+        "url": Key(field="url", shape=Annotated[str, Field(pattern=r"^https?://[^@\s]+$")], is_required=True),
+        "nodes": Key(field="nodes", shape=HostList, is_nullable=True),
+    },
+)
+TELEMETRY = Kinds(
+    {
+        "simulator": section_of(TelemetryConfig, only=("kind",), shapes={"kind": Literal["simulator"]}),
+        "prometheus": Section(
+            TelemetryConfig,
+            keys_of(
+                TelemetryConfig,
+                shapes={
+                    "kind": Literal["prometheus"],
+                    "url": _Url,
+                    "step": _Step,
+                    "look_back": _Step,
+                    "timeout": PositiveSeconds,
+                    "basic_auth_user": Text,
+                    "tenant": Name,
+                    **_SECRETS,
+                },
+                without=("targets", "worker_count", "node"),
+                required=("url",),
+            ),
+            rule=_one_login,
+        ),
+        "exporters": section_of(
+            partial(TelemetryConfig, timeout=timedelta(seconds=5)),
+            only=("kind", "targets", "step", "timeout", "worker_count", "bearer_token_file", "ca_file"),
+            shapes={
+                "kind": Literal["exporters"],
+                "targets": list_of(_TARGETS, least=1),
+                "step": _SampledStep,
+                "timeout": PositiveSeconds,
+                "worker_count": Annotated[int, Field(ge=1, le=256)],
+                **_SECRETS,
+            },
+            required=("targets",),
+        ),
+        "nvml": section_of(
+            TelemetryConfig,
+            only=("kind", "node", "step"),
+            shapes={"kind": Literal["nvml"], "node": Name, "step": _SampledStep},
+            required=("node",),
+        ),
+    }
+)
+
+# -- logs of kernels and of jobs --
+
+
+def _loki_logs(*, kind: str, **stated: object) -> LogsConfig:
+    return LogsConfig(kind=LogsKind(kind), loki=_loki(**stated))
+
+
+def _loki_job_logs(*, kind: str, **stated: object) -> JobLogsConfig:
+    return JobLogsConfig(kind=JobLogsKind(kind), loki=_loki(**stated))
+
+
+def _loki(**stated: object) -> LokiSettings:
+    """Return how one Loki is asked; of what is null, as usual."""
+    given = {name: value for name, value in stated.items() if value is not None}
+    return LokiSettings(**given)  # type: ignore[arg-type]  # each was read as its field
+
+
+def _names_job(path: str) -> str:
+    if "%j" not in path:
+        raise ValueError(f"{path!r} says nowhere which job wrote it; put %j for its id")
+    return path
+
+
+_LOKI = {
+    "kind": Key(field="kind", shape=Literal["loki"], is_required=True),
+    **keys_of(
+        LokiSettings,
+        names={"look_back": "look_back_hours", "window": "window_hours"},
+        shapes={
+            "url": _Url,
+            "query": Text,
+            "node_labels": list[Text] | None,
+            "job_label": Text,
+            "tenant": Name,
+            "timeout": PositiveSeconds,
+            "look_back": Annotated[int, Field(ge=1, le=8784)],
+            "window": Annotated[int, Field(ge=1, le=720)],
+            "max_page_lines": Annotated[int, Field(ge=1, le=100_000)],
+            **_SECRETS,
+        },
+    ),
+}
+LOGS = Kinds(
+    {
+        "simulator": section_of(LogsConfig, only=("kind",), shapes={"kind": Literal["simulator"]}),
+        "files": section_of(
+            partial(LogsConfig, timezone=ZoneInfo("UTC")),
+            only=("kind", "paths", "node_name_source", "timezone"),
+            shapes={"kind": Literal["files"], "paths": list_of(_PathText, least=1), "timezone": Zone},
+            required=("paths",),
+        ),
+        "journald": section_of(
+            LogsConfig,
+            only=("kind", "journal_directory"),
+            shapes={"kind": Literal["journald"], "journal_directory": AnyPath},
+        ),
+        "loki": Section(_loki_logs, _LOKI, rule=_one_login),
+    }
+)
+_JobPath = Annotated[Text, AfterValidator(_names_job), AfterValidator(path_of), AfterValidator(str)]
+JOB_LOGS = Kinds(
+    {
+        "files": section_of(
+            JobLogsConfig,
+            only=("kind", "paths"),
+            shapes={
+                "kind": Literal["files"],
+                "paths": list_of(_JobPath, least=1),
+            },
+            required=("kind", "paths"),
+        ),
+        "loki": Section(_loki_job_logs, _LOKI, rule=_one_login),
+        "none": section_of(JobLogsConfig, only=("kind",), shapes={"kind": Literal["none"]}, required=("kind",)),
+    }
+)
+
+
+def _accounting(*, kind: str) -> AccountingKind:
+    return AccountingKind(kind)
+
+
+ACCOUNTING = Kinds(
+    {
+        each.value: Section(_accounting, {"kind": Key(field="kind", shape=Literal[each.value], is_required=True)})
+        for each in AccountingKind
+    }
+)
+
+# -- the lake, the ledger, the versions that ought to run --
+
+
+def _lake_url(url: str, reading: Reading) -> str:
+    return url if "://" in url else str(path_of(url, reading))
+
+
+def _parts_an_hour(step_seconds: int) -> int:
+    if 3600 % step_seconds:
+        raise PydanticCustomError("step", "it must part an hour evenly, as 15 does")
+    return step_seconds
+
+
+def _lake(*, url: str | None = None, **stated: object) -> LakeConfig:
+    """Return where the lake is, "" where that is not said; a coarser copy deleted before the finer one is a fault."""
+    lake = LakeConfig(url=url or "", **stated)  # type: ignore[arg-type]  # each was read as its field
+    known = [days for days in (lake.raw_days, lake.five_minute_days, lake.hourly_days) if days is not None]
+    if known != sorted(known):
+        raise ValueError("raw_days, five_minute_days and hourly_days must not fall in this order")
+    return lake
+
+
+def _ledger(*, url: str | None = None, url_file: Path | None = None) -> LedgerConfig | None:
+    """Return where the ledger is kept; None: nothing is said of it."""
+    key, text = "url", url
+    if url_file is not None:
+        key = "url_file"
+        try:
+            text = url_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as problem:
+            sentence = f"cannot be read ({type(problem).__name__}); check its permissions"
+            raise FaultsFound(((key,), sentence)) from problem
+    if text is None:
+        return None
+    if "?" in text:
+        from ops_pipelines.resources.ledger.database import has_secret_in_query
+
+        if has_secret_in_query(text):
+            remedy = "write it as user:password@host, or leave it to passfile or PGPASSWORD"
+            sentence = f"the URL has a password in its query, where errors would show it; {remedy}"
+            raise FaultsFound(((key,), sentence))
+    return LedgerConfig(url=text)
+
+
+def _one_url(stated: Mapping[str, object]) -> Iterator[Fault]:
+    if stated.get("url") is not None and stated.get("url_file") is not None:
+        yield ("url_file",), "give url or url_file, not both"
+
+
+def _declared(*, driver: str | None = None, firmware: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """Return the declared versions: the driver's under `driver`, of firmware under the model of the part."""
+    if _DRIVER in (firmware or {}):
+        raise FaultsFound((("firmware", _DRIVER), "the driver stands beside firmware, as release.driver"))
+    return dict(firmware or {}) | ({} if driver is None else {_DRIVER: driver})
+
+
+_Days = Annotated[int, Field(ge=1, le=36_600)]
+LAKE = Section(
+    _lake,
+    keys_of(
+        partial(LakeConfig, url=""),
+        shapes={
+            "url": Annotated[Text, AfterValidator(_lake_url)] | None,
+            "step": Annotated[_Step, AfterValidator(_parts_an_hour)],
+            **dict.fromkeys(("raw_days", "five_minute_days", "hourly_days", "record_days"), _Days),
+        },
+    ),
+)
+LEDGER = Section(
+    _ledger,
+    {
+        "url": Key(field="url", shape=Text, is_nullable=True),
+        "url_file": Key(field="url_file", shape=ExistingFile, is_nullable=True),
+    },
+    rule=_one_url,
+)
+DECLARED = Section(
+    _declared,
+    {
+        "driver": Key(field="driver", shape=Text, is_nullable=True),
+        "firmware": Key(field="firmware", shape=dict_of(Text, Text)),
+    },
+)
+"""The section `release`."""
+
+# -- fleet --
+
+
+def _commands_fleet(
+    *,
+    kind: str,
+    reboot_by: RebootBy = RebootBy.COMMAND,
+    redfish: RedfishSettings | None = None,
+    ansible: AnsibleSettings | None = None,
+    **named: list[str] | None,
+) -> FleetConfig:
+    commands = {act: tuple(words) for act, words in named.items() if words is not None}
+    return FleetConfig(kind=FleetKind(kind), commands=commands, reboot_by=reboot_by, redfish=redfish, ansible=ansible)
+
+
+def _one_means_each(stated: Mapping[str, object]) -> Iterator[Fault]:
+    """Yield commands that are of no use alone, or of no use beside another means."""
+    acts = {act for act in _ACTS if stated.get(act) is not None}
+    for act, other in _PAIRS:
+        if act in acts and other not in acts:
+            yield (act,), f"is of no use without {other}; name both commands, or neither"
+    if stated.get("reboot_by") == RebootBy.SLURM.value and "reboot" in acts:
+        yield ("reboot",), "reboot_by: slurm does this already; keep one of them"
+    for act in POWER_ACTS:
+        if stated.get("redfish") is not None and act in acts:
+            yield (act,), "redfish does this already; keep the command or redfish, not both"
+
+
+def _playbooks(path: Path) -> Path:
+    if not path.is_dir():
+        raise ValueError(f"there is no directory {path}; give the one that holds playbooks")
+    return path
+
+
+_ACTS = (
+    "inspect", "reset_gpu", "reboot", "reimage", "start_check", "read_check", "start_install", "read_install",
+    "read_versions", "reload_driver", "power_off", "power_on", "power_state",
+)  # fmt: skip
+_TOGETHER = (("start_install", "read_install"), ("start_check", "read_check"))
+_PAIRS = (*_TOGETHER, *((second, first) for first, second in _TOGETHER))
+"""Commands that are of no use without the other."""
+_PathPart = Annotated[str, Field(pattern=r"^[^/\s]+$")]
+REDFISH = section_of(
+    RedfishSettings,
+    names={"is_certificate_checked": "verify"},
+    shapes={
+        "user": Text,
+        "password_file": ExistingFile,
+        # Addresses may hold a password by mistake: their form is checked where they are not shown (`find_faults`).
+        "address": Annotated[Text, AfterValidator(lambda address: address.rstrip("/"))],
+        "addresses": dict_of(Name, Annotated[Text, AfterValidator(lambda address: address.rstrip("/"))]),
+        "system_id": _PathPart,
+        "manager_id": _PathPart,
+        "ca_file": ExistingFile,
+    },
+)
+ANSIBLE = section_of(
+    AnsibleSettings,
+    shapes={"playbooks": Annotated[AnyPath, AfterValidator(_playbooks)], "limit": PositiveSeconds},
+)
+FLEETS = Kinds(
+    {
+        "simulator": section_of(FleetConfig, only=("kind",), shapes={"kind": Literal["simulator"]}),
+        "commands": Section(
+            _commands_fleet,
+            {
+                "kind": Key(field="kind", shape=Literal["commands"], is_required=True),
+                **{act: Key(field=act, shape=list_of(Text, least=1), is_nullable=True) for act in _ACTS},
+                **keys_of(
+                    FleetConfig,
+                    only=("reboot_by", "redfish", "ansible"),
+                    shapes={"redfish": REDFISH, "ansible": ANSIBLE},
+                ),
+            },
+            rule=_one_means_each,
+        ),
+    }
+)
+
+# -- messages --
+
+
+def _notifier(
+    *,
+    kind: str,
+    quiet_hours: tuple[time | None, time] = (TellRules().quiet_from, TellRules().quiet_until),
+    owner_urls_file: Path | None = None,
+    team_urls_file: Path | None = None,
+    on_call_urls_file: Path | None = None,
+    **stated: object,
+) -> NotifierConfig:
+    rules = {"zone": ZoneInfo("UTC"), "quiet_from": quiet_hours[0], "quiet_until": quiet_hours[1], **stated}
+    return NotifierConfig(
+        kind=NotifierKind(kind),
+        owner_urls_file=owner_urls_file,
+        team_urls_file=team_urls_file,
+        on_call_urls_file=on_call_urls_file,
+        tell_rules=TellRules(**rules),  # type: ignore[arg-type]  # each was read as its field
+    )
+
+
+def _reaches_somebody(stated: Mapping[str, object]) -> Iterator[Fault]:
+    if stated.get("on_call_urls_file") is None:
+        yield (), "on_call_urls_file is missing; without it a page would reach nobody"
+
+
+def _quiet_hours(text: str) -> tuple[time | None, time]:
+    """Return when the night begins and ends; `none`: there is none."""
+    begins, _, ends = text.partition("-")
+    return (None, time(0)) if text == "none" else (time.fromisoformat(begins), time.fromisoformat(ends))
+
+
+_TELL = {
+    **keys_of(
+        TellRules,
+        names={
+            "group_window": "group_seconds",
+            "refill": "refill_minutes",
+            "zone": "timezone",
+            "give_up_after": "give_up_hours",
+            "kept_for": "kept_days",
+        },
+        shapes={
+            "group_window": Annotated[float, Field(ge=0, le=3600)],
+            "burst_count": Annotated[int, Field(ge=1, le=1000)],
+            "refill": Annotated[float, Field(gt=0, le=1440)],
+            "digest_at": ClockTime,
+            "zone": Zone,
+            "give_up_after": Annotated[float, Field(gt=0, le=720)],
+            "kept_for": Annotated[int, Field(ge=1, le=3660)],
+        },
+        without=("quiet_from", "quiet_until"),
+    ),
+    "quiet_hours": Key(
+        field="quiet_hours",
+        shape=Annotated[str, Field(pattern=rf"^(none|{CLOCK}-{CLOCK})$"), AfterValidator(_quiet_hours)],
+    ),
+}
+_URL_FILES = ("owner_urls_file", "team_urls_file", "on_call_urls_file")
+NOTIFIERS = Kinds(
+    {
+        "file": Section(_notifier, {"kind": Key(field="kind", shape=Literal["file"], is_required=True), **_TELL}),
+        "apprise": Section(
+            _notifier,
+            {
+                "kind": Key(field="kind", shape=Literal["apprise"], is_required=True),
+                **_TELL,
+                **keys_of(NotifierConfig, only=_URL_FILES, shapes=dict.fromkeys(_URL_FILES, ExistingFile)),
+            },
+            rule=_reaches_somebody,
+        ),
+    }
+)
+
+# -- the web process, Alertmanager --
+
+WEBHOOK = section_of(
+    WebhookSettings,
+    shapes={
+        "bearer_token_file": ExistingFile,
+        "hmac_key_file": ExistingFile,
+        "max_body_bytes": Annotated[int, Field(ge=1024, le=64 * 1_048_576)],
+        "max_requests_per_minute_count": Annotated[int, Field(ge=1, le=100_000)],
+    },
+)
+SERVE = section_of(
+    ServeSettings,
+    shapes={"base_url": _BareUrl, "link_key_file": ExistingFile, "link_life": PositiveSeconds, "webhook": WEBHOOK},
+)
+ALERTMANAGER = Section(
+    AlertmanagerSettings,
+    keys_of(
+        AlertmanagerSettings,
+        shapes={
+            "url": _BareUrl,
+            "node_label": Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
+            "labels": dict_of(Text, Text),
+            "basic_auth_user": Text,
+            "timeout": PositiveSeconds,
+            **_SECRETS,
+        },
+    ),
+    rule=_one_secret,
+)
+
+# -- promises to teams --
+
+
+def _promises(
+    *,
+    team: str,
+    workload: str,
+    uptime_ratio: float | None = None,
+    queue_wait: tuple[timedelta, float] | None = None,
+    inference_p99: tuple[timedelta, float] | None = None,
+) -> tuple[Objective, ...]:
+    """Return each promise of one entry as an objective of its own."""
+    made = partial(Objective, team=team, workload=WorkloadClass(workload))
+    found = [] if uptime_ratio is None else [made(kind=ObjectiveKind.UPTIME, target_ratio=uptime_ratio)]
+    for kind, promise in ((ObjectiveKind.QUEUE_WAIT, queue_wait), (ObjectiveKind.INFERENCE_P99, inference_p99)):
+        if promise is not None:
+            found.append(made(kind=kind, target_ratio=promise[1], limit=promise[0]))
+    if not found:
+        raise ValueError("promises nothing; expected uptime_ratio, queue_wait or inference_p99")
+    if inference_p99 is not None and workload not in ("inference", "any"):
+        raise FaultsFound((("inference_p99",), f"found workload {workload}; expected inference or any"))
+    return tuple(found)
+
+
+def _queue_wait(*, minutes: float, ratio: float) -> tuple[timedelta, float]:
+    return timedelta(minutes=minutes), ratio
+
+
+def _inference_p99(*, milliseconds: float, ratio: float) -> tuple[timedelta, float]:
+    return timedelta(milliseconds=milliseconds), ratio
+
+
+_RATIO = Key(field="ratio", shape=Share, is_required=True)
+QUEUE_WAIT = Section(
+    _queue_wait,
+    {
+        "minutes": Key(field="minutes", shape=Annotated[float, Field(gt=0.0, le=100_000.0)], is_required=True),
+        "ratio": _RATIO,
+    },
+)
+INFERENCE_P99 = Section(
+    _inference_p99,
+    {
+        "milliseconds": Key(
+            field="milliseconds", shape=Annotated[float, Field(gt=0.0, le=10_000_000.0)], is_required=True
+        ),
+        "ratio": _RATIO,
+    },
+)
+OBJECTIVE = Section(
+    _promises,
+    {
+        "team": Key(field="team", shape=Annotated[str, Field(min_length=1, max_length=128)], is_required=True),
+        "workload": Key(
+            field="workload", shape=Literal["training", "inference", "interactive", "any"], is_required=True
+        ),
+        "uptime_ratio": Key(field="uptime_ratio", shape=Share, is_nullable=True),
+        "queue_wait": Key(field="queue_wait", shape=QUEUE_WAIT, is_nullable=True),
+        "inference_p99": Key(field="inference_p99", shape=INFERENCE_P99, is_nullable=True),
+    },
+)
+
+# -- limits of teams, prices --
+
+
+def _limits(*, limits_on: LimitsOn = LimitsOn.TOTAL, qos_of: Mapping[TeamName, str] | None = None) -> LimitSettings:
+    """Return how limits are set; a QOS for two teams is a fault: they would share one limit."""
+    stated = qos_of or {}
+    teams_of = Counter(stated.values())
+    faults = [
+        (("qos_of", team), f"QOS {qos} is given to several teams; give each one of its own")
+        for team, qos in stated.items()
+        if teams_of[qos] > 1
+    ]
+    if faults:
+        raise FaultsFound(*faults)
+    return LimitSettings(limits_on=limits_on, qos_of=stated)
+
+
+def _pue(pue: Fraction) -> Fraction:
+    if pue < 1:
+        raise PydanticCustomError("pue", "expected 1 or more: facility over machines")
+    return pue
+
+
+def _month(text: str) -> tuple[int, int]:
+    year, _, month = text.partition("-")
+    return int(year), int(month)
+
+
+def _prices(*, assets: tuple[AssetPrice, ...], **stated: object) -> PriceModel:
+    known: set[str] = set()
+    faults = []
+    for index, each in enumerate(assets):
+        if each.asset in known:
+            faults.append((("assets", index, "asset"), f"{each.asset} has a price above; keep one of them"))
+        known.add(each.asset)
+    if faults:
+        raise FaultsFound(*faults)
+    return PriceModel(assets=assets, **stated)  # type: ignore[arg-type]  # each was read as its field
+
+
+_QosName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$")]
+"""It stands in commands to the scheduler; a name that begins with a dash would be read as an option."""
+LIMITS = Section(
+    _limits, keys_of(LimitSettings, names={"limits_on": "limits"}, shapes={"qos_of": dict_of(Account, _QosName)})
+)
+ASSET = section_of(
+    AssetPrice,
+    names={"capex_cents": "capex", "support_cents_per_month": "support_per_month"},
+    shapes={
+        "asset": Name,
+        "capex_cents": WholeCents,
+        "amortized_months": Annotated[int, Field(ge=1, le=600)],
+        "support_cents_per_month": ExactCents,
+        "paid_since": Annotated[str, Field(pattern=r"^(19|20)[0-9]{2}-(0[1-9]|1[0-2])$"), AfterValidator(_month)],
+    },
+)
+PRICES = Section(
+    _prices,
+    keys_of(
+        PriceModel,
+        names={
+            "cents_per_kwh": "per_kwh",
+            "cents_per_tib_month": "per_tib_month",
+            "space_cents_per_month": "space_per_month",
+            "support_cents_per_month": "support_per_month",
+            "network_cents_per_month": "network_per_month",
+        },
+        shapes={
+            "currency": Annotated[str, Field(pattern=r"^[A-Z]{3}$")],
+            "assets": list_of(ASSET, least=1),
+            "pue": Annotated[ExactAmount, AfterValidator(_pue)],
+            "unmeasured_watts_per_gpu": ExactAmount,
+            **dict.fromkeys(
+                (
+                    "cents_per_kwh",
+                    "cents_per_tib_month",
+                    "space_cents_per_month",
+                    "support_cents_per_month",
+                    "network_cents_per_month",
+                ),
+                ExactCents,
+            ),
+        },
+    ),
+)
+"""Who states prices states what energy costs: there is no default for it."""
