@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.resources.config import cluster_sections
-from ops_pipelines.resources.config.cluster_config import Bought, ClusterConfig
+from ops_pipelines.resources.config import site_sections
+from ops_pipelines.resources.config.cluster_config import (
+    ALWAYS,
+    Bought,
+    ClusterConfig,
+    gpu_types,
+    installed_gpus,
+    installed_nodes,
+)
 from ops_pipelines.resources.config.cluster_file import read_cluster
-from ops_pipelines.resources.config.installed_nodes import ALWAYS, gpu_types, installed_gpus, installed_nodes
 from ops_pipelines.resources.config.strict_yaml import ConfigError, YamlFile
 from ops_pipelines.teams.price import AssetPrice, InstalledNode, PricedBy, PriceModel
 
@@ -96,7 +102,7 @@ def test_the_shipped_prices_can_be_read_and_are_told_to_be_assumptions() -> None
     assert prices is not None
     assert [each.asset for each in prices.assets] == ["hgx-h100"]
     assert "# Assumption: the amounts below are an example" in text
-    for section in (cluster_sections.PRICES, cluster_sections.ASSET, cluster_sections.RACK):
+    for section in (site_sections.PRICES, site_sections.ASSET, site_sections.RACK):
         for key in section.keys:
             assert key in text, key
 
@@ -108,7 +114,7 @@ def test_an_amount_is_what_was_written_to_the_last_digit(units: int, digits: str
     file = YamlFile(ROOT / "cluster.yaml")
 
     section = {"currency": "EUR", "assets": [asset], "per_kwh": written, "pue": "1"}
-    prices = file.read(cluster_sections.PRICES, section, at=("prices",))
+    prices = file.read(site_sections.PRICES, section, at=("prices",))
 
     file.finish()
     assert prices is not None

@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.cluster_file import read_cluster
-from ops_pipelines.resources.config.kept_teams import ToldOfPlans, read_kept_plans
+from ops_pipelines.resources.config.in_force import ToldOfPlans, read_kept_plans
 from ops_pipelines.resources.config.projects_file import PROJECT, PROJECTS, all_projects, read_projects
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.config.teams_file import read_teams

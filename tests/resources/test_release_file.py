@@ -146,6 +146,10 @@ DRIVER_INSTALL = 'install: [install, "driver={version}", "{artifact}"]'
         (replaced("/srv/driver.run", "driver.run"), "changes[0].artifact.location: found 'driver.run'"),
         (replaced("/srv/driver.run", "/srv/../driver.run"), "expected a path without . and .."),
         (replaced("/srv/driver.run", "/srv/$(id)"), "changes[0].artifact.location"),
+        (
+            replaced("old driver, sha256", "old driver, sha: x, sha256"),
+            "changes[0].rollback_artifacts.570.172.08.sha: unknown key; did you mean sha256?",
+        ),
         (replaced("https://mirror", "http://mirror"), "changes[0].rollback_artifacts.570.172.08.location"),
         (replaced("https://mirror", "https://user:hunter2@mirror"), "a URL with credentials (not shown"),
         (replaced("activation: reboot", "activation: restart"), "changes[0].activation: found 'restart'"),

@@ -199,6 +199,21 @@ def keys_of(
     return keys
 
 
+def needed(**shapes: object) -> dict[str, Key]:
+    """Return keys that must be there, each with its shape, for what no dataclass tells."""
+    return {name: Key(field=name, shape=shape, is_required=True) for name, shape in shapes.items()}
+
+
+def optional(**shapes: object) -> dict[str, Key]:
+    """Return keys that may be left out."""
+    return {name: Key(field=name, shape=shape) for name, shape in shapes.items()}
+
+
+def nullable(**shapes: object) -> dict[str, Key]:
+    """Return keys that may be left out or null."""
+    return {name: Key(field=name, shape=shape, is_nullable=True) for name, shape in shapes.items()}
+
+
 def list_of(shape: object, *, least: int | None = None, most: int | None = None) -> object:
     """Return the shape of a list of so many."""
     return Annotated[GenericAlias(list, (annotated(shape),)), Field(min_length=least, max_length=most)]

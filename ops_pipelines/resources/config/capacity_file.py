@@ -21,16 +21,17 @@ from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.resources.config.binding import (
     FaultsFound,
-    Key,
     KeyPath,
     Made,
     Section,
     dict_of,
     list_of,
+    needed,
+    nullable,
+    optional,
     section_of,
 )
-from ops_pipelines.resources.config.cluster_config import ClusterConfig
-from ops_pipelines.resources.config.installed_nodes import gpu_types
+from ops_pipelines.resources.config.cluster_config import ClusterConfig, gpu_types
 from ops_pipelines.resources.config.shapes import (
     GpuTypeName,
     HostList,
@@ -134,11 +135,7 @@ CAPACITY = section_of(
 )
 LEAD_TIME = Section(
     _lead_time,
-    {
-        "median_days": Key(field="median_days", shape=_SomeDays, is_nullable=True),
-        "p90_days": Key(field="p90_days", shape=_SomeDays, is_nullable=True),
-        "seen_days": Key(field="seen_days", shape=list_of(_SomeDays, most=_MOST_DAYS_LISTED), is_nullable=True),
-    },
+    nullable(median_days=_SomeDays, p90_days=_SomeDays, seen_days=list_of(_SomeDays, most=_MOST_DAYS_LISTED)),
 )
 SKU = section_of(
     partial(Sku, gpu_type=GpuType(""), lead_time=None),
@@ -160,12 +157,7 @@ SKU = section_of(
 )
 ARRIVAL = Section(
     _arrival,
-    {
-        "sku": Key(field="sku", shape=Name, is_required=True),
-        "nodes": Key(field="nodes", shape=_Some, is_required=True),
-        "on": Key(field="on", shape=PlannedDay, is_required=True),
-        "probability": Key(field="probability", shape=Probability),
-    },
+    needed(sku=Name, nodes=_Some, on=PlannedDay) | optional(probability=Probability),
     given=("skus",),
 )
 RETIREMENT = section_of(_Leaving, shapes={"nodes": HostList, "on": PlannedDay})

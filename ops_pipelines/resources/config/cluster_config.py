@@ -1,12 +1,14 @@
 """What cluster.yaml says, as frozen values: where each system is, how it is asked. Reading it is `cluster_file`.
 
-Beside them: what the site offers to do to its machines, and what of that would fail a rollout. Secrets stay in their
-files and are read when needed. How BMCs are asked is `redfish_settings`. It is long because the file is.
+Beside them what follows from them alone: what the site offers to do to its machines, what of that would fail a rollout,
+and the register of nodes, what stands where and since when, bought with which GPUs. Secrets stay in their files and are
+read when needed. How BMCs are asked is `redfish_settings`. It has more than 400 lines because the file has.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from enum import Enum
 from pathlib import Path
 
@@ -15,9 +17,12 @@ from ops_pipelines.core.machines import SiteMeans
 from ops_pipelines.core.notes import TellRules
 from ops_pipelines.core.objectives import Objective
 from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.lake.formats.calendar import instant_of
 from ops_pipelines.resources.config.redfish_settings import POWER_ACTS, RedfishSettings
-from ops_pipelines.teams.price import PriceModel
+from ops_pipelines.teams.price import InstalledNode, PriceModel
 from ops_pipelines.teams.settings import LimitsOn
+
+# -- what cluster.yaml says --
 
 
 class SchedulerKind(Enum):
@@ -386,3 +391,51 @@ def find_install_gaps(
     if ansible is not None and missing:
         gaps.append(f"fleet.ansible: {missing}")
     return tuple(gaps)
+
+
+# -- the register of nodes, from the racks of cluster.yaml --
+
+
+ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
+"""Since when a node stands whose rack does not say: before every hour that can be billed."""
+_UNSAID = Bought()
+
+
+def installed_nodes(config: ClusterConfig, *, zone: tzinfo) -> tuple[InstalledNode, ...]:
+    """Return every node of the racks, by name; days begin in the zone of the teams."""
+    topology = config.topology
+    return tuple(
+        InstalledNode(
+            node=node,
+            asset=topology.places[node].model,
+            gpu_type=_of(config, node).gpu_type,
+            gpu_count=topology.gpus_per_node,
+            since=_begin(_of(config, node), zone=zone),
+            until=None,
+        )
+        for node in sorted(topology.places)
+    )
+
+
+def gpu_types(config: ClusterConfig) -> dict[NodeName, GpuType]:
+    """Return the type of the GPUs of each node whose rack says one."""
+    return {node: each.gpu_type for node, each in config.bought.items() if each.gpu_type}
+
+
+def installed_gpus(config: ClusterConfig, *, now: datetime, zone: tzinfo) -> dict[GpuType, int]:
+    """Return how many GPUs of each type stand there now; a type of which none has come yet counts 0."""
+    found: Counter[GpuType] = Counter()
+    for each in installed_nodes(config, zone=zone):
+        found[each.gpu_type] += each.gpu_count if each.since <= now else 0
+    return dict(found)
+
+
+def _of(config: ClusterConfig, node: NodeName) -> Bought:
+    return config.bought.get(node, _UNSAID)
+
+
+def _begin(bought: Bought, *, zone: tzinfo) -> datetime:
+    day = bought.installed_since
+    if day is None:
+        return ALWAYS
+    return instant_of(datetime(day.year, day.month, day.day, tzinfo=zone), zone)

@@ -1,7 +1,8 @@
 """Reads cluster.yaml and returns domain values; nothing half-read ever leaves.
 
-How the sections become the values of `cluster_config` is `cluster_sections`. They are read one by one, so that a slip
-in one hides nothing in another; here is what they say together: nodes in racks, what they cost, who reboots them.
+How the sections become the values of `cluster_config` is `system_sections` and `site_sections`. They are read one by
+one, so that a slip in one hides nothing in another; here is what they say together: nodes in racks, what they cost, who
+reboots them.
 """
 
 from collections.abc import Iterable
@@ -27,28 +28,30 @@ from ops_pipelines.resources.config.cluster_config import (
     SchedulerKind,
     ServeSettings,
 )
-from ops_pipelines.resources.config.cluster_sections import (
-    ACCOUNTING,
+from ops_pipelines.resources.config.redfish_settings import find_faults
+from ops_pipelines.resources.config.shapes import AnyPath, Name
+from ops_pipelines.resources.config.site_sections import (
     ALERTMANAGER,
-    DECLARED,
     FLEETS,
-    JOB_LOGS,
-    LAKE,
-    LEDGER,
     LIMITS,
-    LOGS,
     NOTIFIERS,
     OBJECTIVE,
     PRICES,
     RACK,
-    SCHEDULERS,
     SERVE,
-    TELEMETRY,
     Rack,
 )
-from ops_pipelines.resources.config.redfish_settings import find_faults
-from ops_pipelines.resources.config.shapes import AnyPath, Name
 from ops_pipelines.resources.config.strict_yaml import YamlFile
+from ops_pipelines.resources.config.system_sections import (
+    ACCOUNTING,
+    DECLARED,
+    JOB_LOGS,
+    LAKE,
+    LEDGER,
+    LOGS,
+    SCHEDULERS,
+    TELEMETRY,
+)
 from ops_pipelines.teams.price import PriceModel
 
 

@@ -36,7 +36,16 @@ from ops_pipelines.core.policy import (
 )
 from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.remediate.guardrails.policy_lint import caution_about_rollouts, lint_policy
-from ops_pipelines.resources.config.binding import Key, Made, Section, given_with, keys_of, list_of, section_of
+from ops_pipelines.resources.config.binding import (
+    Made,
+    Section,
+    given_with,
+    keys_of,
+    list_of,
+    nullable,
+    optional,
+    section_of,
+)
 from ops_pipelines.resources.config.policy_sections import ADVICE, CAPACITY_POLICY, QUOTAS
 from ops_pipelines.resources.config.shapes import (
     ClockTime,
@@ -173,14 +182,9 @@ BLAST_CAPS = _limits_of(BlastCaps)
 ROLLOUTS = _limits_of(RolloutLimits, canary_counts=list_of(Count))
 CONSENTS = Section(
     _consents,
-    {
-        each.value: Key(field=each.value, shape=Literal["auto", "approve", "forbid"], is_nullable=True)
-        for each in ActionClass
-    },
+    nullable(**{each.value: Literal["auto", "approve", "forbid"] for each in ActionClass}),
 )
-ACCEPTED_RISKS = Section(
-    _accepted_risks, {each.value: Key(field=each.value, shape=Text, is_nullable=True) for each in Risk}
-)
+ACCEPTED_RISKS = Section(_accepted_risks, nullable(**{each.value: Text for each in Risk}))
 WEEKLY_WINDOW = section_of(
     partial(WeeklyWindow, timezone="UTC"),
     shapes={
@@ -215,9 +219,7 @@ POLICY = Section(
             },
             without=("lacking",),
         ),
-        "quotas": Key(field="quotas", shape=QUOTAS),
-        "advice": Key(field="advice", shape=ADVICE),
-        "capacity": Key(field="capacity", shape=CAPACITY_POLICY),
+        **optional(quotas=QUOTAS, advice=ADVICE, capacity=CAPACITY_POLICY),
     },
 )
 """policy.yaml. Every key may be left out: the defaults are the domain's, and observe."""

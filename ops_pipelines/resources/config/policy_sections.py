@@ -17,13 +17,13 @@ from pydantic_core import PydanticCustomError
 from ops_pipelines.resources.config.binding import (
     Fault,
     FaultsFound,
-    Key,
     Made,
     Section,
     dict_of,
     keys_of,
     list_of,
     located,
+    nullable,
     section_of,
 )
 from ops_pipelines.resources.config.shapes import GpuTypeName, Line, Ratio
@@ -152,14 +152,7 @@ IDLE_LADDER = section_of(
 )
 ADVICE = Section(
     _advice,
-    {
-        "storage_listing": Key(
-            field="storage_listing",
-            shape=Annotated[str, Field(min_length=1, max_length=4096)],
-            is_nullable=True,
-        )
-    }
-    | keys_of(
+    keys_of(
         AdviceSettings,
         names={
             "least_gain_bytes": "least_gain_tib",
@@ -205,7 +198,8 @@ ADVICE = Section(
             "wall_time_gain_ratio",
             "least_interval_count",
         ),
-    ),
+    )
+    | nullable(storage_listing=Annotated[str, Field(min_length=1, max_length=4096)]),
 )
 
 # -- capacity --

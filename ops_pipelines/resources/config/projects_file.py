@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.resources.config.binding import Key, KeyPath, Section, list_of, section_of
+from ops_pipelines.resources.config.binding import KeyPath, Section, list_of, needed, section_of
 from ops_pipelines.resources.config.shapes import Account, Gpus, GpuTypeName, Line, PlannedDay, Probability
 from ops_pipelines.resources.config.strict_yaml import ConfigError, YamlFile
 from ops_pipelines.teams.contracts import Agreements
@@ -21,9 +21,7 @@ _AT = "projects"
 _MOST_RAMP_DAYS = 3660
 # Assumption: no site plans more at once; a forecast with this many takes seconds, and one with far more does not end.
 _MOST_PROJECTS = 1000
-PROJECTS: Section[dict[str, object]] = Section(
-    dict, {_AT: Key(field=_AT, shape=list_of(object, most=_MOST_PROJECTS), is_required=True)}
-)
+PROJECTS: Section[dict[str, object]] = Section(dict, needed(projects=list_of(object, most=_MOST_PROJECTS)))
 PROJECT = section_of(
     PlannedProject,
     names={"starts_on": "starts", "ends_on": "ends"},

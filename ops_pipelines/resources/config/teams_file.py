@@ -17,12 +17,12 @@ from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.resources.config.binding import (
     Fault,
     FaultsFound,
-    Key,
     KeyPath,
     Made,
     Section,
     keys_of,
     list_of,
+    needed,
     section_of,
 )
 from ops_pipelines.resources.config.shapes import (
@@ -96,12 +96,10 @@ def _contract(
 _LIMIT = Annotated[Gpus | None, AfterValidator(lambda gpus: math.inf if gpus is None else gpus)]
 """null: not limited."""
 TEAMS = section_of(_Top, shapes={"timezone": ZoneName, "teams": list_of(object, least=1)})
-BUDGET = Section(
-    lambda monthly: round(monthly * 100), {"monthly": Key(field="monthly", shape=MoneyNumber, is_required=True)}
-)
+BUDGET = Section(lambda monthly: round(monthly * 100), needed(monthly=MoneyNumber))
 TEAM = section_of(
     _Team,
-    shapes={"team": Account, "parent": Account, "contracts": list[object], "projects": list[object], "budget": BUDGET},
+    shapes={"team": Account, "parent": Account, "budget": BUDGET},
 )
 CONTRACT = Section(
     _contract,
