@@ -72,7 +72,7 @@ from ops_pipelines.resources.config.system_sections import SECRETS, one_secret
 from ops_pipelines.teams.price import AssetPrice, PriceModel
 from ops_pipelines.teams.settings import LimitsOn
 
-BareUrl = Annotated[HttpUrl, AfterValidator(lambda url: url.rstrip("/"))]
+_BareUrl = Annotated[HttpUrl, AfterValidator(lambda url: url.rstrip("/"))]
 
 
 # -- racks --
@@ -285,14 +285,14 @@ WEBHOOK = section_of(
 )
 SERVE = section_of(
     ServeSettings,
-    shapes={"base_url": BareUrl, "link_key_file": ExistingFile, "link_life": PositiveSeconds, "webhook": WEBHOOK},
+    shapes={"base_url": _BareUrl, "link_key_file": ExistingFile, "link_life": PositiveSeconds, "webhook": WEBHOOK},
 )
 ALERTMANAGER = Section(
     AlertmanagerSettings,
     keys_of(
         AlertmanagerSettings,
         shapes={
-            "url": BareUrl,
+            "url": _BareUrl,
             "node_label": Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
             "labels": dict_of(Text, Text),
             "basic_auth_user": Text,
