@@ -153,12 +153,13 @@ def section_of(
     *,
     names: Mapping[str, str] | None = None,
     shapes: Mapping[str, object] | None = None,
+    by_type: Mapping[object, object] | None = None,
     only: Collection[str] | None = None,
     without: Collection[str] = (),
     required: Collection[str] = (),
 ) -> Section[Made]:
     """Return the section whose keys are the fields of a dataclass, as `keys_of` has them."""
-    keys = keys_of(made, names=names, shapes=shapes, only=only, without=without, required=required)
+    keys = keys_of(made, names=names, shapes=shapes, by_type=by_type, only=only, without=without, required=required)
     return Section(made, keys)
 
 
@@ -167,6 +168,7 @@ def keys_of(
     *,
     names: Mapping[str, str] | None = None,
     shapes: Mapping[str, object] | None = None,
+    by_type: Mapping[object, object] | None = None,
     only: Collection[str] | None = None,
     without: Collection[str] = (),
     required: Collection[str] = (),
@@ -174,10 +176,11 @@ def keys_of(
     """Return a key for each field of a dataclass, for `only` some of them, or for those that are not left out.
 
     A key is named as its field. Of a duration the unit stands at the end of the key: as `names` has it, else seconds.
-    `shapes` says how a field is read where its type does not say it all. What may be None may be null. What a partial
-    of the dataclass fills in may be left out; what is `required` may not, nor be null, though it may there.
+    `shapes` says how a field is read where its type does not say it all, `by_type` how the other fields of a type are.
+    What may be None may be null. What a partial of the dataclass fills in may be left out; what is `required` may not,
+    nor be null, though it may there.
     """
-    names, shapes = names or {}, shapes or {}
+    names, shapes, by_type = names or {}, shapes or {}, by_type or {}
     filled: Collection[str] = ()
     if isinstance(made, partial):
         filled = made.keywords
@@ -190,7 +193,7 @@ def keys_of(
         name = names.get(each.name, f"{each.name}_seconds" if hint is timedelta else each.name)
         keys[name] = Key(
             field=each.name,
-            shape=shapes[each.name] if each.name in shapes else _shape_of(hint),
+            shape=shapes.get(each.name) or by_type.get(hint) or _shape_of(hint),
             is_required=each.name in required
             or (each.default is MISSING and each.default_factory is MISSING and each.name not in filled),
             is_nullable=is_nullable and each.name not in required,

@@ -142,18 +142,16 @@ SKU = section_of(
     names={"node_cents": "node_price", "support_cents_per_month": "support_per_month"},
     shapes={
         "sku": Name,
-        "gpu_type": GpuTypeName,
         "gpus_per_node": Annotated[int, Field(ge=1, le=128)],
-        "node_cents": WholeCents,
         "watts_per_node": Watts,
         "nodes_per_rack": _Some,
         "lead_time": LEAD_TIME,
         "rack_days": _DayCount,
         "burn_in_days": _DayCount,
-        "support_cents_per_month": WholeCents,
         "work_ratio": Annotated[float, Field(gt=0, le=1000)],
         "amortized_months": Annotated[int, Field(ge=1, le=600)],
     },
+    by_type={GpuType: GpuTypeName, Cents: WholeCents},
 )
 ARRIVAL = Section(
     _arrival,

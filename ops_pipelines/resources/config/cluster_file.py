@@ -87,17 +87,8 @@ class _Top:
 
 CLUSTER = section_of(
     _Top,
-    shapes={
-        "name": Name,
-        "state_directory": AnyPath,
-        "policy": AnyPath,
-        "gpus_per_node": Annotated[int, Field(ge=1, le=128)],
-        "racks": list_of(object, least=1),
-        "releases": AnyPath,
-        "teams": AnyPath,
-        "capacity": AnyPath,
-        "projects": AnyPath,
-    },
+    shapes={"name": Name, "gpus_per_node": Annotated[int, Field(ge=1, le=128)], "racks": list_of(object, least=1)},
+    by_type={Path: AnyPath},
 )
 _UNREAD = "what could not be read leaves a fault"
 _MAY_BE_NULL = ("accounting", "job_logs", "alertmanager", "prices")

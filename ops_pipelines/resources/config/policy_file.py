@@ -8,7 +8,7 @@ what names things of the real cluster, its nodes and windows of its calendar, is
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,6 @@ from ops_pipelines.core.policy import (
 from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.remediate.guardrails.policy_lint import caution_about_rollouts, lint_policy
 from ops_pipelines.resources.config.binding import (
-    Made,
     Section,
     given_with,
     keys_of,
@@ -129,12 +128,6 @@ def find_cautions(policy: Policy, topology: Topology) -> tuple[str, ...]:
     return (*unused, *would_be)
 
 
-def _limits_of(made: type[Made], **shapes: object) -> Section[Made]:
-    """Return the section of a group of limits, in which whole numbers count nodes, jobs or tries."""
-    counts = {each.name: Count for each in fields(made) if each.type in (int, int | None)}  # type: ignore[arg-type]  # it is a dataclass
-    return section_of(made, shapes={**counts, **shapes})
-
-
 def _consents(**words: str | None) -> Mapping[ActionClass, Consent]:
     """Return what single classes of acts need; of one that is null, `mode` says it."""
     return {ActionClass(key): Consent(word) for key, word in words.items() if word is not None}
@@ -173,13 +166,17 @@ def _all_of(lists: list[tuple[NodeName, ...]]) -> frozenset[NodeName]:
 
 
 _KnownNodes = Annotated[HostList, AfterValidator(_known)]
-DRAIN_BUDGET = _limits_of(DrainBudget)
-MASS_EVENT = _limits_of(MassEvent, window=PositiveSeconds)
-DURATIONS = _limits_of(Durations, look_every=PositiveSeconds, retry_after=PositiveSeconds)
-LADDER = _limits_of(LadderLimits)
-RECOVERY = _limits_of(RecoveryLimits)
-BLAST_CAPS = _limits_of(BlastCaps)
-ROLLOUTS = _limits_of(RolloutLimits, canary_counts=list_of(Count))
+_LIMITS: Mapping[object, object] = {int: Count}
+"""Whole numbers count nodes, jobs or tries."""
+DRAIN_BUDGET = section_of(DrainBudget, by_type=_LIMITS)
+MASS_EVENT = section_of(MassEvent, by_type=_LIMITS, shapes={"window": PositiveSeconds})
+DURATIONS = section_of(
+    Durations, by_type=_LIMITS, shapes={"look_every": PositiveSeconds, "retry_after": PositiveSeconds}
+)
+LADDER = section_of(LadderLimits, by_type=_LIMITS)
+RECOVERY = section_of(RecoveryLimits, by_type=_LIMITS)
+BLAST_CAPS = section_of(BlastCaps, by_type=_LIMITS)
+ROLLOUTS = section_of(RolloutLimits, by_type=_LIMITS, shapes={"canary_counts": list_of(Count)})
 CONSENTS = Section(
     _consents,
     nullable(**{each.value: Literal["auto", "approve", "forbid"] for each in ActionClass}),

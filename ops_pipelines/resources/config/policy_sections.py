@@ -6,7 +6,7 @@ otherwise changes no plan. `policy_file` checks them with everything else in the
 
 from collections.abc import Callable
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -123,12 +123,8 @@ QUOTAS = Section(
     _quota_policy,
     keys_of(
         RebalanceSettings,
-        shapes={
-            "half_life_hours": _Hours,
-            "window_days": _DayCount,
-            "agreeing_days": _DayCount,
-            "looked_at_days": _DayCount,
-        },
+        shapes={"half_life_hours": _Hours},
+        by_type={int: _DayCount},
     )
     | keys_of(
         QuotaPolicy,
@@ -148,7 +144,7 @@ def _advice(*, storage_listing: str | None = None, **stated: object) -> tuple[Ad
 IDLE_LADDER = section_of(
     LadderSettings,
     names={name: f"{name}_minutes" for name in ("first_warning_after", "second_warning_after", "release_after")},
-    shapes=dict.fromkeys(("first_warning_after", "second_warning_after", "release_after"), _Minutes),
+    by_type={timedelta: _Minutes},
 )
 ADVICE = Section(
     _advice,
@@ -164,13 +160,10 @@ ADVICE = Section(
             "ladder": "idle_ladder",
         },
         shapes={
-            "per_team_count": _Some,
             "quiet_weeks": Annotated[int, Field(ge=1, le=52)],
             "followed_ratio": Ratio,
             "least_gain_bytes": Annotated[float, Field(ge=0, le=2**20), AfterValidator(lambda tib: round(tib * 2**40))],
             "least_seen_ratio": Ratio,
-            "idle_grace": _Minutes,
-            "warm_up": _Minutes,
             "stall_least_ratio": Ratio,
             "communication_least_ratio": Ratio,
             "communication_gain_ratio": Ratio,
@@ -183,12 +176,11 @@ ADVICE = Section(
                 float, Field(gt=0, le=100_000), AfterValidator(lambda gigabytes: gigabytes * 1e9)
             ],
             "memory_least_unneeded_ratio": Ratio,
-            "least_attempt_count": _Some,
-            "least_failure_count": _Some,
             "stale_after": _Days,
             "unused_after": _Days,
             "ladder": IDLE_LADDER,
         },
+        by_type={int: _Some, timedelta: _Minutes},
         # What is measured or assumed and no site has to choose.
         without=(
             "sm_target_ratio",

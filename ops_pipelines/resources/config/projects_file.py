@@ -4,6 +4,7 @@ teams.yaml has projects too, for quotas; they are planned demand as well (`all_p
 """
 
 from collections.abc import Iterable
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -27,14 +28,11 @@ PROJECT = section_of(
     names={"starts_on": "starts", "ends_on": "ends"},
     shapes={
         "name": Line,
-        "team": Account,
-        "gpu_type": GpuTypeName,
         "gpus": Gpus,
-        "starts_on": PlannedDay,
         "ramp_days": Annotated[int, Field(ge=0, le=_MOST_RAMP_DAYS)],
-        "ends_on": PlannedDay,
         "probability": Probability,
     },
+    by_type={date: PlannedDay, GpuType: GpuTypeName, TeamName: Account},
 )
 _SHOWN_TEAM_COUNT = 6
 

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from ops_pipelines.core.identity import NodeName, Place
+from ops_pipelines.core.money import Amount
 from ops_pipelines.core.notes import TellRules
 from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClass
 from ops_pipelines.core.proposal import GpuType, TeamName
@@ -57,18 +58,16 @@ from ops_pipelines.resources.config.shapes import (
     Day,
     ExactAmount,
     ExactCents,
-    ExistingFile,
     GpuTypeName,
     HostList,
     HttpUrl,
     Name,
-    PositiveSeconds,
     Share,
     Text,
     WholeCents,
     Zone,
 )
-from ops_pipelines.resources.config.system_sections import SECRETS, one_secret
+from ops_pipelines.resources.config.system_sections import SETTINGS, one_secret
 from ops_pipelines.teams.price import AssetPrice, PriceModel
 from ops_pipelines.teams.settings import LimitsOn
 
@@ -168,18 +167,18 @@ REDFISH = section_of(
     names={"is_certificate_checked": "verify"},
     shapes={
         "user": Text,
-        "password_file": ExistingFile,
         # Addresses may hold a password by mistake: their form is checked where they are not shown (`find_faults`).
         "address": Annotated[Text, AfterValidator(lambda address: address.rstrip("/"))],
         "addresses": dict_of(Name, Annotated[Text, AfterValidator(lambda address: address.rstrip("/"))]),
         "system_id": _PathPart,
         "manager_id": _PathPart,
-        "ca_file": ExistingFile,
     },
+    by_type=SETTINGS,
 )
 ANSIBLE = section_of(
     AnsibleSettings,
-    shapes={"playbooks": Annotated[AnyPath, AfterValidator(_playbooks)], "limit": PositiveSeconds},
+    shapes={"playbooks": Annotated[AnyPath, AfterValidator(_playbooks)]},
+    by_type=SETTINGS,
 )
 FLEETS = Kinds(
     {
@@ -265,7 +264,7 @@ NOTIFIERS = Kinds(
             {
                 **needed(kind=Literal["apprise"]),
                 **_TELL,
-                **keys_of(NotifierConfig, only=_URL_FILES, shapes=dict.fromkeys(_URL_FILES, ExistingFile)),
+                **keys_of(NotifierConfig, only=_URL_FILES, by_type=SETTINGS),
             },
             rule=_reaches_somebody,
         ),
@@ -277,16 +276,12 @@ NOTIFIERS = Kinds(
 WEBHOOK = section_of(
     WebhookSettings,
     shapes={
-        "bearer_token_file": ExistingFile,
-        "hmac_key_file": ExistingFile,
         "max_body_bytes": Annotated[int, Field(ge=1024, le=64 * 1_048_576)],
         "max_requests_per_minute_count": Annotated[int, Field(ge=1, le=100_000)],
     },
+    by_type=SETTINGS,
 )
-SERVE = section_of(
-    ServeSettings,
-    shapes={"base_url": _BareUrl, "link_key_file": ExistingFile, "link_life": PositiveSeconds, "webhook": WEBHOOK},
-)
+SERVE = section_of(ServeSettings, shapes={"base_url": _BareUrl, "webhook": WEBHOOK}, by_type=SETTINGS)
 ALERTMANAGER = Section(
     AlertmanagerSettings,
     keys_of(
@@ -296,9 +291,8 @@ ALERTMANAGER = Section(
             "node_label": Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")],
             "labels": dict_of(Text, Text),
             "basic_auth_user": Text,
-            "timeout": PositiveSeconds,
-            **SECRETS,
         },
+        by_type=SETTINGS,
     ),
     rule=one_secret,
 )
@@ -400,9 +394,9 @@ ASSET = section_of(
         "asset": Name,
         "capex_cents": WholeCents,
         "amortized_months": Annotated[int, Field(ge=1, le=600)],
-        "support_cents_per_month": ExactCents,
         "paid_since": Annotated[str, Field(pattern=r"^(19|20)[0-9]{2}-(0[1-9]|1[0-2])$"), AfterValidator(_month)],
     },
+    by_type={Amount: ExactCents},
 )
 PRICES = Section(
     _prices,
@@ -420,17 +414,8 @@ PRICES = Section(
             "assets": list_of(ASSET, least=1),
             "pue": Annotated[ExactAmount, AfterValidator(_pue)],
             "unmeasured_watts_per_gpu": ExactAmount,
-            **dict.fromkeys(
-                (
-                    "cents_per_kwh",
-                    "cents_per_tib_month",
-                    "space_cents_per_month",
-                    "support_cents_per_month",
-                    "network_cents_per_month",
-                ),
-                ExactCents,
-            ),
         },
+        by_type={Amount: ExactCents},
     ),
 )
 """Who states prices states what energy costs: there is no default for it."""

@@ -22,6 +22,7 @@ from ops_pipelines.resources.config.binding import (
     Fault,
     FaultsFound,
     Kinds,
+    Seconds,
     Section,
     dict_of,
     keys_of,
@@ -62,7 +63,8 @@ _PathText = Annotated[AnyPath, AfterValidator(str)]
 _Step = Annotated[int, Field(ge=1, le=3600)]
 _SampledStep = Annotated[int, Field(ge=1, le=60)]
 """Samples carry the grid time, up to a step before they were taken; policy calls them stale after 120 s by default."""
-SECRETS = {"bearer_token_file": ExistingFile, "basic_auth_password_file": ExistingFile, "ca_file": ExistingFile}
+SETTINGS: Mapping[object, object] = {Path: ExistingFile, timedelta: PositiveSeconds}
+"""What is read as these types unless it is said otherwise: files with secrets and certificates, limits."""
 
 
 def one_secret(stated: Mapping[str, object]) -> Iterator[Fault]:
@@ -118,11 +120,10 @@ TELEMETRY = Kinds(
                     "url": _Url,
                     "step": _Step,
                     "look_back": _Step,
-                    "timeout": PositiveSeconds,
                     "basic_auth_user": Text,
                     "tenant": Name,
-                    **SECRETS,
                 },
+                by_type=SETTINGS,
                 without=("targets", "worker_count", "node"),
                 required=("url",),
             ),
@@ -135,10 +136,9 @@ TELEMETRY = Kinds(
                 "kind": Literal["exporters"],
                 "targets": list_of(_TARGETS, least=1),
                 "step": _SampledStep,
-                "timeout": PositiveSeconds,
                 "worker_count": Annotated[int, Field(ge=1, le=256)],
-                **SECRETS,
             },
+            by_type=SETTINGS,
             required=("targets",),
         ),
         "nvml": section_of(
@@ -184,12 +184,12 @@ _LOKI = {
             "node_labels": list[Text] | None,
             "job_label": Text,
             "tenant": Name,
-            "timeout": PositiveSeconds,
             "look_back": Annotated[int, Field(ge=1, le=8784)],
             "window": Annotated[int, Field(ge=1, le=720)],
+            "settle": Seconds,
             "max_page_lines": Annotated[int, Field(ge=1, le=100_000)],
-            **SECRETS,
         },
+        by_type=SETTINGS,
     ),
 }
 LOGS = Kinds(
@@ -297,8 +297,8 @@ LAKE = Section(
         shapes={
             "url": Annotated[Text, AfterValidator(_lake_url)] | None,
             "step": Annotated[_Step, AfterValidator(_parts_an_hour)],
-            **dict.fromkeys(("raw_days", "five_minute_days", "hourly_days", "record_days"), _Days),
         },
+        by_type={int: _Days},
     ),
 )
 LEDGER = Section(

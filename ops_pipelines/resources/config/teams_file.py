@@ -95,18 +95,16 @@ def _contract(
 
 _LIMIT = Annotated[Gpus | None, AfterValidator(lambda gpus: math.inf if gpus is None else gpus)]
 """null: not limited."""
+_TYPES: Mapping[object, object] = {date: Day, GpuType: GpuTypeName, TeamName: Account}
 TEAMS = section_of(_Top, shapes={"timezone": ZoneName, "teams": list_of(object, least=1)})
 BUDGET = Section(lambda monthly: round(monthly * 100), needed(monthly=MoneyNumber))
-TEAM = section_of(
-    _Team,
-    shapes={"team": Account, "parent": Account, "budget": BUDGET},
-)
+TEAM = section_of(_Team, shapes={"budget": BUDGET}, by_type=_TYPES)
 CONTRACT = Section(
     _contract,
     keys_of(
         Contract,
         names={"valid_from": "from", "valid_until": "until"},
-        shapes={"valid_from": Day, "valid_until": Day, "gpu_type": GpuTypeName},
+        by_type=_TYPES,
         without=("terms",),
     )
     | keys_of(
@@ -130,7 +128,8 @@ PROJECT = Section(
     keys_of(
         Project,
         names={"begins_on": "begins", "ends_on": "ends"},
-        shapes={"name": Line, "gpus": Gpus, "begins_on": Day, "ends_on": Day, "gpu_type": GpuTypeName},
+        shapes={"name": Line, "gpus": Gpus},
+        by_type=_TYPES,
         without=("team",),
     ),
     given=("team",),
