@@ -119,7 +119,9 @@ def _measure(slurm: SlurmCluster, url: str, *, ledger: str) -> list[Row]:
     began = time.monotonic()
     reaction = react(cluster, lease=lease)
     each_seconds = time.monotonic() - began
-    _demand(sum(len(report.steps) for report in reaction.drains) if reaction is not None else 0, len(nodes))
+    drains = () if reaction is None else reaction.drains
+    waiting = sorted({report.reason for report in drains if not report.steps})
+    _demand(sum(len(report.steps) for report in drains), len(nodes), "; ".join(waiting[:3]))
     records = [record for record in cluster.ledger.read_state(cluster.clock.now()).records if record.outcome]
     _demand(sum(each.outcome is not None and each.outcome.kind is OutcomeKind.DONE for each in records), 2 * len(nodes))
     _demand(int(cluster.ledger.verify_chain().first_broken_seq is None), 1)

@@ -14,7 +14,7 @@ from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import Order
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.remediate.acts.facts import FreshFacts, Lease, read_facts
+from ops_pipelines.remediate.acts.facts import TTL, FreshFacts, Lease, read_facts
 from ops_pipelines.remediate.acts.perform import Progress, Stage, perform
 from ops_pipelines.remediate.guardrails.facts import drain_reason
 from ops_pipelines.remediate.plans import at_once
@@ -256,3 +256,44 @@ def test_only_the_first_acts_are_judged_on_what_was_just_read(
 
     assert [each.stage for each in progress.values()] == [Stage.DONE] * 3
     assert reluctant.reading_count == 2
+
+
+class Slow(Reluctant):
+    """A scheduler whose commands take most of a lease."""
+
+    def __init__(self, scheduler: Scheduler, autopilot: SmallAutopilot, *, seconds: float) -> None:
+        super().__init__(scheduler, SourceUnavailable("never"), of="none")
+        self._autopilot = autopilot
+        self._seconds = seconds
+
+    def drain(self, nodes: Collection[NodeName], *, reason: str) -> None:
+        super().drain(nodes, reason=reason)
+        self._autopilot.clock.wait(self._seconds)
+
+
+@pytest.mark.parametrize(
+    ("command_count", "holder", "stages"),
+    [
+        pytest.param(1, "us", [Stage.DONE] * 3, id="renewed between commands"),
+        pytest.param(
+            3, "us", [Stage.DONE, Stage.DONE, Stage.WAITING], id="all under one lease: it ends before the third"
+        ),
+        pytest.param(1, "others", [Stage.WAITING] * 3, id="another's lease is not extended"),
+    ],
+)
+def test_a_storm_of_many_reasons_takes_longer_than_one_lease(
+    autopilot: SmallAutopilot, monkeypatch: pytest.MonkeyPatch, command_count: int, holder: str, stages: list[Stage]
+) -> None:
+    monkeypatch.setattr(at_once, "COMMANDS_AT_ONCE_COUNT", command_count)
+    slow = Slow(autopilot.cluster.scheduler, autopilot, seconds=TTL.total_seconds() * 0.6)
+    autopilot.cluster = replace(autopilot.cluster, scheduler=cast("Scheduler", slow))
+    autopilot.clock.wait(2 * TTL.total_seconds())
+    now = autopilot.clock.now()
+    token = autopilot.cluster.ledger.take_lease(holder="us", ttl=TTL, now=now)
+    if holder != "us":
+        autopilot.clock.wait(2 * TTL.total_seconds())
+        assert autopilot.cluster.ledger.take_lease(holder=holder, ttl=TTL, now=autopilot.clock.now())
+
+    progress = drain(autopilot, order(1), order(2), order(3), lease=Lease(holder="us", given=token))
+
+    assert [each.stage for each in progress] == stages

@@ -46,6 +46,12 @@ class Lease:
             return self._given
         return ledger.current_lease(now) or ledger.take_lease(holder=self._holder, ttl=TTL, now=now)
 
+    def renew(self, ledger: Ledger, now: datetime) -> None:
+        """Extend the lease if this process holds it: many acts take longer than it lasts. Another's is left alone."""
+        held = ledger.held_lease(now)
+        if held is not None and held.holder == self._holder:
+            ledger.take_lease(holder=self._holder, ttl=TTL, now=now)
+
     def require(self, ledger: Ledger, now: datetime) -> None:
         """Raise LedgerConflict where the right to act is gone: to be asked right before what is sent beside acts."""
         token = self.token(ledger, now)

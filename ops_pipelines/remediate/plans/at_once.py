@@ -5,7 +5,7 @@ and after-entry as `perform`, judged one by one. What does not end here (no answ
 to `perform`, which reads its witness and may send it again: a drain twice is a drain.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +28,8 @@ from ops_pipelines.remediate.timeliness import read_lateness
 
 AT_ONCE_COUNT = 1_000
 """So many are judged on one reading of the cluster: some seconds' worth, within the lease of 15 s."""
+COMMANDS_AT_ONCE_COUNT = 100
+"""So many commands are sent under one lease: a busy slurmctld takes some ten a second from each of our senders."""
 _SENDER_COUNT = 4
 _ENOUGH_FOR_THREADS = 8
 
@@ -42,8 +44,9 @@ def carry_out_together(
     jobs; then nothing was begun.
     """
     progress: dict[ActionKey, Progress] = {}
-    for start in range(0, len(orders), AT_ONCE_COUNT):
-        batch = orders[start : start + AT_ONCE_COUNT]
+    for number, batch in enumerate(_batches(orders)):
+        if number:
+            lease.renew(cluster.ledger, cluster.clock.now())
         token = lease.token(cluster.ledger, cluster.clock.now())
         if token is None:
             progress |= {each.action.key: Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE)) for each in batch}
@@ -61,6 +64,22 @@ def carry_out_together(
         progress |= others | late | read_back(sent, cluster, refused=told.refused)
         tell_of_faults(refused, cluster, lease=lease)  # Nobody waits for a page.
     return progress
+
+
+def _batches(orders: Sequence[Order]) -> Iterator[Sequence[Order]]:
+    """Yield the acts in their order, so many at a time as are judged and sent within one lease."""
+    batch: list[Order] = []
+    commands: set[tuple[Verb, str]] = set()
+    for order in orders:
+        command = (order.action.verb, order.action.text)
+        is_full = len(batch) == AT_ONCE_COUNT or len(commands | {command}) > COMMANDS_AT_ONCE_COUNT
+        if batch and is_full:
+            yield batch
+            batch, commands = [], set()
+        batch.append(order)
+        commands.add(command)
+    if batch:
+        yield batch
 
 
 def _begin(
