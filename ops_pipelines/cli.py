@@ -122,6 +122,7 @@ def check_config(
     from ops_pipelines.core.sources import SourceError
     from ops_pipelines.remediate.guardrails.fencing_room import find_gaps, find_objections
     from ops_pipelines.remediate.timeliness import read_lateness
+    from ops_pipelines.report.terminal import console, print_fields, print_lines
     from ops_pipelines.resources.config.files import read_cluster
     from ops_pipelines.resources.config.fleet import offered_means
     from ops_pipelines.resources.config.policy_file import find_cautions
@@ -129,7 +130,6 @@ def check_config(
     from ops_pipelines.resources.link_seal import read_link_key
     from ops_pipelines.terminal.capacity_check import find_capacity_cautions, read_stated
     from ops_pipelines.terminal.roll_call import call_the_roll, find_fleet_gaps, summarise
-    from ops_pipelines.terminal.tables import console, print_fields, print_lines
     from ops_pipelines.terminal.teams_check import ask_limits, find_team_cautions
     from ops_pipelines.wiring import read_rules
 
@@ -218,10 +218,11 @@ def status(
     from dataclasses import replace
 
     from ops_pipelines.core.health import HealthWord
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.disk_use import disk_use_of
-    from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.outlook import read_status
-    from ops_pipelines.terminal.tables import console, print_status
+    from ops_pipelines.terminal.tables import print_status
     from ops_pipelines.terminal.without_cluster import CANNOT_OPEN, end_without, status_without
 
     if wait is not None:
@@ -402,9 +403,10 @@ def incidents(
     left_to}, diagnosis {cause, culprits, places, at_fault, family, first_action, confidence, confidence_words,
     affected_nodes, evidence_for, evidence_against, alternatives [statement, confidence, why_less_likely], settled_by}].
     """
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.outlook import read_incidents
-    from ops_pipelines.terminal.tables import console, print_incidents
+    from ops_pipelines.terminal.tables import print_incidents
     from ops_pipelines.terminal.without_cluster import CANNOT_OPEN, end_without, incidents_without
 
     trouble: Exception | None = None
@@ -436,9 +438,10 @@ def show(
     explanation, source, evidence [source, position, observed_at, text]], actions [action, plan, begun_at,
     sent_at, finished_at, outcome, witness], entries [seq, written_at, kind, actor, what, entry_hash].
     """
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.outlook import read_story
-    from ops_pipelines.terminal.tables import console, print_story
+    from ops_pipelines.terminal.tables import print_story
 
     cluster = open_named(ctx, cluster_file)
     view = read_story(find_incident(incident, cluster), cluster)
@@ -464,9 +467,9 @@ def explain(
     sightings [first_at, last_at, count, where, rule, says, line], actions (as in `show`), bundles [reason, saved_at,
     place, sha256, is_in_ledger, files, missing], related [incident, state, why].
     """
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal import explain as explaining
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.tables import console
 
     cluster = open_named(ctx, cluster_file)
     view = explaining.explain(find_incident(incident, cluster), cluster)
@@ -504,9 +507,10 @@ def verify(
     \b
     JSON: cluster, is_whole, entry_count, head_hash, first_broken_seq or null, problem.
     """
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.outlook import audit
-    from ops_pipelines.terminal.tables import console, print_audit
+    from ops_pipelines.terminal.tables import print_audit
 
     view = audit(open_named(ctx, cluster_file), expect_head=expect_head)
     if json:

@@ -45,14 +45,14 @@ from ops_pipelines.observe.alerts import (
     take_in_alerts,
 )
 from ops_pipelines.pages.index import Listed, write_index
-from ops_pipelines.pages.render import CONTENT_SECURITY_POLICY, render
 from ops_pipelines.people.orders import ForgedLink, LinkRefused
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.remediate.plans.configuration import read_vital_signs, vital_signs
+from ops_pipelines.report.html import CONTENT_SECURITY_POLICY, render
+from ops_pipelines.report.json_form import to_json
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
 from ops_pipelines.resources.http_limits import Places, RequestRefused, read_body
 from ops_pipelines.resources.webhook import Admission, WebhookGate
-from ops_pipelines.terminal.json_form import to_json
 from ops_pipelines.terminal.link_approval import LONGEST_FORM_BYTES, FormRefused, SentForm, show_plan, take_yes
 from ops_pipelines.terminal.pages_in_making import PageInMaking
 from ops_pipelines.terminal.rollout_pages import NoSuchRollout, RolloutPages

@@ -12,10 +12,10 @@ from pydantic import Field
 
 from ops_pipelines.assets.capacity_pages import describe_forecast, describe_report
 from ops_pipelines.assets.hours import FIRST_HOUR, POOL
-from ops_pipelines.assets.tables import table
 from ops_pipelines.capacity.model import first_day_of, quarter_of
 from ops_pipelines.capacity.past import Completeness
 from ops_pipelines.capacity.plan import CapacityForecast, CapacityPlan
+from ops_pipelines.report.metadata import table
 from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "capacity"

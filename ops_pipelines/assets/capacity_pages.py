@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 
 import dagster as dg
 
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.capacity.model import LEVELS, SeriesOutlook, chance_of_short
 from ops_pipelines.capacity.past import Completeness
 from ops_pipelines.capacity.plan import CapacityForecast, CapacityPlan, CapacityReport, ShortWeek
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.report.markdown import escape_markdown
+from ops_pipelines.report.metadata import count, table
 
 _SHOWN_WEEKS = (1, 2, 4, 8, 13, 26, 39, 52)
 _HEADLINE_AT_MOST = 850

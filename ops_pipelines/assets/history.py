@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from ops_pipelines.assets.hours import FIRST_HOUR, ONE_RUN, POOL
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.cluster import Cluster, Observatory
+from ops_pipelines.report.metadata import count, table
 from ops_pipelines.review.lemons import once_a_day
 
 GROUP = "history"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from ops_pipelines.assets.hours import FIRST_HOUR, POOL
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.entries import AUTOPILOT
 from ops_pipelines.core.proposal import GpuType, ProposedQuota, QuotaProposal, TeamName
 from ops_pipelines.launched_by import WITHOUT_LOGIN, login_behind
+from ops_pipelines.report.metadata import count, table
 from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import dagster as dg
 
 from ops_pipelines.assets.history import GROUP
 from ops_pipelines.assets.hours import FIRST_HOUR, ONE_RUN, POOL
-from ops_pipelines.assets.tables import table
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.core.record import ShelfError
+from ops_pipelines.report.metadata import table
 from ops_pipelines.review.week.weekly_review import WeeklyReview
 
 WEEKS = dg.WeeklyPartitionsDefinition(start_date=FIRST_HOUR[:10], day_offset=1, timezone="UTC")

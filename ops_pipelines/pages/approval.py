@@ -15,10 +15,10 @@ from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import IncidentPlan, TouchedJob
 from ops_pipelines.core.policy import Policy
-from ops_pipelines.pages.render import render
 from ops_pipelines.people.orders import LinkClaim
 from ops_pipelines.remediate.guardrails.consents import CLASS_OF, needs_yes
 from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.report.html import render
 
 CONFIRMATION = "confirm"
 """The field of the form that says yes; its value is the plan's name. Without it nothing is approved."""

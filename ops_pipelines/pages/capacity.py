@@ -14,8 +14,8 @@ from ops_pipelines.core.money import Cents
 from ops_pipelines.pages import capacity_tables as tables
 from ops_pipelines.pages.capacity_pictures import hindsight_pictures, resource_pictures, type_sections
 from ops_pipelines.pages.capacity_words import amount, sentence, type_name
-from ops_pipelines.pages.render import render
-from ops_pipelines.pages.rollouts import clipped
+from ops_pipelines.report.document import clipped
+from ops_pipelines.report.html import render
 
 _TYPES_DRAWN = 8
 _RESOURCES_DRAWN = 12

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from ops_pipelines.capacity.model import Resource, SeriesKey, SeriesOutlook, SupplyWeek, chance_of_short, percent
 from ops_pipelines.capacity.plan import BoundHeld, CapacityReport, OrderLine, SeriesLimit, ShortWeek
 from ops_pipelines.pages.capacity_words import Scale, scale_of, series_name, type_name, usable_at
-from ops_pipelines.pages.render import drawn
+from ops_pipelines.report.html import drawn
 from ops_pipelines.report.pictures.capacity import Fan, FanWeek, ShortColumn, ThereWeek, fan_svg, shortage_svg
 
 _NARROW_PAST_WEEKS = 40

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from ops_pipelines.capacity.model import Resource, SeriesKey, SeriesOutlook, chance_of_short, percent
 from ops_pipelines.capacity.plan import BoundHeld, CapacityPlan, CapacityReport, OrderLine, RegretRow
-from ops_pipelines.pages.amounts import gpus, hours
 from ops_pipelines.pages.capacity_words import amount, day, scale_of, sentence, series_name, type_name
-from ops_pipelines.pages.rollouts import clipped
+from ops_pipelines.report.document import clipped
+from ops_pipelines.report.numbers import gpus, hours
 
 ROWS = 40
 """Of each table; the document has the others."""

@@ -7,7 +7,7 @@ from datetime import date
 from ops_pipelines.capacity.model import Resource, SeriesKey, SupplyWeek
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.pages.rollouts import clipped
+from ops_pipelines.report.document import clipped
 
 NAME_AT_MOST = 40
 _TIB, _PIB, _KILO = 2.0**40, 2.0**50, 1000.0

@@ -11,9 +11,10 @@ from enum import Enum
 
 from ops_pipelines.core.action import Verb
 from ops_pipelines.pages.incident_picture import draw_incident
-from ops_pipelines.pages.render import percent, render
+from ops_pipelines.report.html import render
+from ops_pipelines.report.numbers import percent, span_words
 from ops_pipelines.review.incident_report import IncidentReport
-from ops_pipelines.review.story.chain import counted, gpu_hours_words, names_words, span_words
+from ops_pipelines.review.story.chain import counted, gpu_hours_words, names_words
 from ops_pipelines.review.story.cost import REPAIRS_OF_NODES, MilestoneKind
 from ops_pipelines.review.story.follow_ups import Urgency
 from ops_pipelines.review.story.timeline import EventKind, EventLane, StoryEvent

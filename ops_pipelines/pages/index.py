@@ -7,7 +7,7 @@ from datetime import datetime
 from ops_pipelines.core.health import Health
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.rollout import OF_PEOPLE, Rollout
-from ops_pipelines.pages.render import render
+from ops_pipelines.report.html import render
 
 _SHOWN_COUNT = 100
 """More open incidents than this are no list that a person reads."""

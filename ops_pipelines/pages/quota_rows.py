@@ -16,8 +16,8 @@ from ops_pipelines.core.proposal import (
     SupplyLine,
     TeamName,
 )
-from ops_pipelines.pages.amounts import gpus, part_of, signed
-from ops_pipelines.pages.rollouts import clipped
+from ops_pipelines.report.document import clipped
+from ops_pipelines.report.numbers import gpus, part_of, signed
 
 PROPOSALS_SHOWN = 14
 """So many days back the small curves and the list reach."""

@@ -10,10 +10,10 @@ from datetime import datetime
 from ops_pipelines.core.entries import AUTOPILOT
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.core.proposal import ProposalRecord, ProposalState, QuotaProposal
-from ops_pipelines.pages.amounts import signed
 from ops_pipelines.pages.quota_rows import HALF_WAY, PROPOSALS_SHOWN, Used, by_day, sections_of
-from ops_pipelines.pages.render import render
-from ops_pipelines.pages.rollouts import clipped
+from ops_pipelines.report.document import clipped
+from ops_pipelines.report.html import render
+from ops_pipelines.report.numbers import signed
 
 _GOOD = frozenset({ProposalState.APPLIED})
 _BAD = frozenset({ProposalState.REFUSED, ProposalState.HALF_APPLIED, ProposalState.HALF_UNDONE})

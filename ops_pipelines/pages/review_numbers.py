@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from ops_pipelines.core.objectives import ANY_TEAM, ObjectiveKind
 from ops_pipelines.diagnose.failure_rates import Rate
-from ops_pipelines.pages.render import duration
-from ops_pipelines.report.pictures.bars import Shade
+from ops_pipelines.report.document import Shade
+from ops_pipelines.report.numbers import duration
 from ops_pipelines.review.job_runs import Cause
 from ops_pipelines.review.work_sums import WorkSum
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from ops_pipelines.core.objectives import Budget, BudgetState
-from ops_pipelines.pages.render import duration
 from ops_pipelines.pages.review_numbers import (
     CAUSES,
     PROMISES,
@@ -15,6 +14,7 @@ from ops_pipelines.pages.review_numbers import (
     shown_team,
     times,
 )
+from ops_pipelines.report.numbers import duration
 from ops_pipelines.review.job_runs import FAILURES, Cause
 from ops_pipelines.review.week.weekly_review import WeeklyReview, WeekNumbers
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 
-from ops_pipelines.pages.render import duration
 from ops_pipelines.pages.review_numbers import per_thousand_node_days, shown_bounds, shown_hours
+from ops_pipelines.report.numbers import duration
 from ops_pipelines.review.week.weekly_review import WeeklyReview, WeekNumbers
 
 Count = Callable[[WeekNumbers], float | None]

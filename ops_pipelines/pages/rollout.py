@@ -25,9 +25,10 @@ from ops_pipelines.core.rollout import (
     RolloutState,
     Wave,
 )
-from ops_pipelines.pages.render import render
 from ops_pipelines.pages.rollout_picture import MOST_DRAWN, draw_course
-from ops_pipelines.pages.rollouts import clipped, mood_of, stage_counts
+from ops_pipelines.pages.rollouts import mood_of, stage_counts
+from ops_pipelines.report.document import clipped
+from ops_pipelines.report.html import render
 from ops_pipelines.report.pictures.rollouts import plan_png, progress_rows
 from ops_pipelines.rollouts.course import ROLLOUT_TABLE, is_stopped_for_good
 from ops_pipelines.rollouts.engine import words_of

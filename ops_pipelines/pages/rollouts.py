@@ -9,11 +9,11 @@ from ops_pipelines.core.identity import RolloutId
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.core.release import Release
 from ops_pipelines.core.rollout import FINAL, OF_PEOPLE, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.pages.render import render
+from ops_pipelines.report.document import clipped
+from ops_pipelines.report.html import render
 
 MOST_ROLLOUTS, MOST_RELEASES = 30, 50
 """More than these nobody reads; `ops-pipelines rollout history` and the directory have them all."""
-_TEXT_AT_MOST = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +82,6 @@ def stage_counts(nodes: Sequence[RolloutNode]) -> str:
     """Return how many nodes stand where, in the order of their way."""
     counts = Counter(each.stage for each in nodes)
     return ", ".join(f"{counts[stage]} {stage.value}" for stage in NodeStage if counts[stage])
-
-
-def clipped(text: str, *, at_most: int = _TEXT_AT_MOST) -> str:
-    """Return a text that does not push everything else off the page."""
-    return text if len(text) <= at_most else f"{text[: at_most - 1]}…"
 
 
 def _row(rollout: Rollout, nodes: Sequence[RolloutNode]) -> _Row:

@@ -12,7 +12,6 @@ from markupsafe import Markup
 from ops_pipelines.core.objectives import UNITS, Budget, BudgetState
 from ops_pipelines.core.overlap import tell
 from ops_pipelines.diagnose.failure_rates import MeanTime, Rate
-from ops_pipelines.pages.render import drawn, duration, render
 from ops_pipelines.pages.review_numbers import (
     CAUSES,
     PARTS,
@@ -26,7 +25,10 @@ from ops_pipelines.pages.review_numbers import (
 )
 from ops_pipelines.pages.review_sentences import five_sentences
 from ops_pipelines.pages.review_tiles import tiles_of
-from ops_pipelines.report.pictures.bars import BarRow, Shade
+from ops_pipelines.report.document import Shade
+from ops_pipelines.report.html import drawn, render
+from ops_pipelines.report.numbers import duration
+from ops_pipelines.report.pictures.bars import BarRow
 from ops_pipelines.report.pictures.review import DayColumn, bars_svg, columns_svg
 from ops_pipelines.review.week.incidents import ComponentLine, CoverageLine
 from ops_pipelines.review.week.weekly_review import WeeklyReview, WeekNumbers

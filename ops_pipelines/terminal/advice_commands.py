@@ -1,17 +1,12 @@
 """`ops-pipelines advice`: what teams could do better, as a table or as JSON. Tells nobody, keeps nothing."""
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile, refuse_empty_team
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ops_pipelines.efficiency.kept import AdviceReport
 
 _NAMED = 200
 
@@ -38,9 +33,10 @@ def advice(
     from rich.console import Console
 
     from ops_pipelines.core.periods import parse_week, week_of
-    from ops_pipelines.efficiency.week import find_advice
-    from ops_pipelines.terminal.advice_views import of_team, view_advice
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.efficiency.report import advice_document, advice_json, of_team, report_rows
+    from ops_pipelines.efficiency.week import find_advice, sentences
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console, print_document
     from ops_pipelines.wiring import open_teams_desk
 
     refuse_empty_team(team)
@@ -55,10 +51,19 @@ def advice(
     shown = report if team is None else of_team(report, team)
     if team is not None and not shown.found_count and desk.agreements is not None:
         _refuse_unknown(team, desk.agreements.parents)
+    cluster = desk.cluster.name
     if json:
-        typer.echo(to_json(view_advice(shown, cluster=desk.cluster.name)))
-    else:
-        print_advice(Console(), shown)
+        typer.echo(to_json(advice_json(shown, cluster=cluster)))
+        return
+    document = advice_document(
+        report_rows(shown),
+        cluster=cluster,
+        week=shown.week,
+        currency=shown.currency,
+        sentences=sentences(shown, ()),
+        now=desk.clock.now(),
+    )
+    print_document(console(), document)
 
 
 def _refuse_unknown(team: str, declared: Collection[str]) -> None:
@@ -71,22 +76,3 @@ def _refuse_unknown(team: str, declared: Collection[str]) -> None:
     hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(sorted(declared)[:10])}"
     complain(f"nothing was seen of a team {team[:_NAMED]}, and none is declared; {hint}")
     raise typer.Exit(ExitCode.REFUSED)
-
-
-def print_advice(out: "Console", report: "AdviceReport") -> None:
-    """Print the sentences, what is said, and how much is withheld for which reason."""
-    from ops_pipelines.efficiency.week import sentences, shown_gain
-    from ops_pipelines.terminal.tables import printable
-
-    def show(text: str, *, style: str | None = None) -> None:
-        out.print(printable(text), style=style, markup=False, highlight=False)
-
-    for sentence in sentences(report, ()):
-        show(sentence)
-    for each in report.chosen:
-        show(f"\n{each.team or 'unknown team'}: {each.subject}  {each.kind.value.replace('_', ' ')}", style="bold")
-        show(f"  seen  {'; '.join(each.evidence)}")
-        if each.counter_evidence:
-            show(f"  but   {'; '.join(each.counter_evidence)}")
-        show(f"  gain  {shown_gain(each, currency=report.currency)} (confidence {each.confidence.value})")
-        show(f"  do    {each.what_to_do}")

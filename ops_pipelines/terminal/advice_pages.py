@@ -5,9 +5,10 @@ from datetime import datetime
 
 from ops_pipelines.core.periods import Week, parse_week, week_of
 from ops_pipelines.efficiency.kept import TABLE
-from ops_pipelines.pages.advice import AdviceMatter, AdviceRow, gain_gpu_hours, write_advice
-from ops_pipelines.pages.amounts import hours
+from ops_pipelines.efficiency.report import AdviceRow, advice_document, advice_row, gain_gpu_hours
 from ops_pipelines.pages.index import Tile
+from ops_pipelines.report.html import page_of
+from ops_pipelines.report.numbers import hours
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.terminal.teams_at_hand import NotThere
 
@@ -24,12 +25,11 @@ def advice_page(asked: str | None, desk: TeamsDesk) -> str:
     weeks = _last_weeks(now)
     kept = [each for each in weeks if _read(each, desk)]
     week = _named(asked) if asked is not None else next(iter(kept), weeks[0])
-    return write_advice(
-        AdviceMatter(
+    return page_of(
+        advice_document(
+            _read(week, desk),
             cluster=desk.cluster.name,
-            week=week.name,
-            week_ends_at=week.end,
-            rows=_read(week, desk),
+            week=week,
             weeks=[each.name for each in kept],
             currency=None if desk.prices is None else desk.prices.currency,
             not_known=_not_known(desk),
@@ -77,33 +77,4 @@ def _not_known(desk: TeamsDesk) -> Sequence[str]:
 
 def _read(week: Week, desk: TeamsDesk) -> list[AdviceRow]:
     rows: list[Mapping[str, object]] = desk.lake.read_hour(TABLE, week.end).to_pylist()  # type: ignore[attr-defined]  # an Arrow table
-    return [_row(each) for each in rows]
-
-
-def _row(row: Mapping[str, object]) -> AdviceRow:
-    cents, told_at = row["gain_cents"], row["told_at"]
-    return AdviceRow(
-        team=_text(row["team"]),
-        kind=_text(row["kind"]),
-        subject=_text(row["subject"]),
-        withheld_because=None if row["withheld_because"] is None else _text(row["withheld_because"]),
-        told_at=told_at if isinstance(told_at, datetime) else None,
-        evidence=_text(row["evidence"]),
-        counter_evidence=_text(row["counter_evidence"]),
-        what_to_do=_text(row["what_to_do"]),
-        confidence=_text(row["confidence"]),
-        gain_low_gpu_hours=_number(row["gain_low_gpu_hours"]),
-        gain_gpu_hours=_number(row["gain_gpu_hours"]),
-        gain_cents=cents if isinstance(cents, int) else None,
-        gain_bytes=_number(row["gain_bytes"]),
-        followed=None if row["followed"] is None else _text(row["followed"]),
-        saved_gpu_hours=_number(row["saved_gpu_hours"]),
-    )
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    return [advice_row(each) for each in rows]

@@ -52,10 +52,10 @@ def forecast(
     is a mean; usable, installed and shortage_probability are null where the supply of a type is not known.
     """
     from ops_pipelines.capacity.forecasting import forecast_quarter
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.capacity_tables import print_forecast
     from ops_pipelines.terminal.capacity_views import view_forecast
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.tables import console
 
     desk = _open(ctx, cluster_file)
     day = _day(as_of, desk)
@@ -85,10 +85,10 @@ def plan(
     age_months, replacement, is_due, said}], notes [text]. Cents are whole; null: no price, or no date, is known.
     """
     from ops_pipelines.capacity.forecasting import forecast_quarter, plan_quarter
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.capacity_tables import print_plan
     from ops_pipelines.terminal.capacity_views import view_plan
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.tables import console
 
     desk = _open(ctx, cluster_file)
     day = _day(as_of, desk)
@@ -125,9 +125,9 @@ def report(
     kept (docs/CAPACITY.md).
     """
     from ops_pipelines.capacity.document import json_of
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.capacity_tables import print_report
     from ops_pipelines.terminal.capacity_views import view_plan
-    from ops_pipelines.terminal.tables import console
 
     desk = _open(ctx, cluster_file)
     found = _report(quarter, as_of, desk)
@@ -166,8 +166,8 @@ def backtest(
     from ops_pipelines.capacity.forecast.ahead import backtest as judge
     from ops_pipelines.capacity.forecast.recorded_peaks import read_peaks
     from ops_pipelines.quotas.wanted.recorded import RefusedDemand
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.capacity_tables import print_backtest
-    from ops_pipelines.terminal.tables import console
 
     try:
         recorded = read_peaks(demand, timezone=timezone, renamed=_renamed(renamed or []))

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from ops_pipelines.capacity.model import LEVELS
 from ops_pipelines.core.money import Cents, show_cents
+from ops_pipelines.report.terminal import print_lines, printable
 from ops_pipelines.terminal.capacity_views import ForecastView, ForecastWeekView, OrderView, PlanView
-from ops_pipelines.terminal.tables import print_lines, printable
 
 if TYPE_CHECKING:
     from ops_pipelines.capacity.forecast.ahead import Backtest, Measured

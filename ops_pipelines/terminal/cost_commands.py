@@ -45,23 +45,23 @@ def cost(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from ops_pipelines.terminal.cost_tables import print_cost
-    from ops_pipelines.terminal.cost_views import view_cost
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.tables import console
+    from ops_pipelines.costs.report import cost_document, cost_json, holders
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console, print_document
 
     refuse_empty_team(team)
     desk = _open_desk(ctx, cluster_file)
     charged = _charge(month, desk)
-    view = view_cost(charged, cluster=desk.cluster.name, team=team)
-    if team is not None and not view.lines and not view.budgets:
-        held = sorted({each.team for each in view_cost(charged, cluster=desk.cluster.name).lines if each.team})
-        complain(f"{team[:_NAMED]} held nothing in {view.month}; {', '.join(held) or 'nobody'} did")
+    held = holders(charged)
+    if team is not None and team not in {*held, *(each.budget.team for each in charged.standings)}:
+        complain(f"{team[:_NAMED]} held nothing in {charged.month.name}; {', '.join(held) or 'nobody'} did")
         raise typer.Exit(ExitCode.REFUSED)
+    cluster = desk.cluster.name
     if json:
-        typer.echo(to_json(view))
+        typer.echo(to_json(cost_json(charged, cluster=cluster, team=team)))
     else:
-        print_cost(console(), view)
+        document = cost_document(charged, cluster=cluster, month=charged.month.name, team=team)
+        print_document(console(), document)
 
 
 @cost_app.command()

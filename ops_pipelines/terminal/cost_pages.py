@@ -15,10 +15,12 @@ from ops_pipelines.core.money import Cents
 from ops_pipelines.core.periods import CostMonth
 from ops_pipelines.costs.focus_table import billed_cents
 from ops_pipelines.costs.gather_usage import NothingYet
+from ops_pipelines.costs.report import cost_document
 from ops_pipelines.costs.statements import Charge, statement_of
-from ops_pipelines.pages.amounts import money
-from ops_pipelines.pages.chargeback import ChargeMatter, MonthChoice, write_chargeback
 from ops_pipelines.pages.index import Tile
+from ops_pipelines.report.document import Document
+from ops_pipelines.report.html import page_of
+from ops_pipelines.report.numbers import money
 from ops_pipelines.teams.desk import NoTeams, TeamsDesk
 from ops_pipelines.terminal.pages_in_making import PagesInMaking
 from ops_pipelines.terminal.teams_at_hand import NotThere
@@ -55,7 +57,7 @@ class CostPages:
             month = named
         return self._making.page(
             month.name,
-            lambda: write_chargeback(_matter(month, months, desk, now=now)),
+            lambda: page_of(_document(month, months, desk, now=now)),
             title="the costs of",
             hour=hour_of(now),
             now=now,
@@ -103,20 +105,19 @@ def _months(desk: TeamsDesk, now: datetime) -> list[CostMonth]:
     return found
 
 
-def _matter(month: CostMonth, months: list[CostMonth], desk: TeamsDesk, *, now: datetime) -> ChargeMatter:
+def _document(month: CostMonth, months: list[CostMonth], desk: TeamsDesk, *, now: datetime) -> Document:
     charge, why_not = _charge(month, desk, now=now)
-    kept = {each.name: {kind: _kept(f"{each.name}.{kind}", desk) for kind in _KINDS} for each in months}
-    written = kept[month.name]["csv"]
-    choices = [
-        MonthChoice(name=each.name, files=tuple(kind for kind in _KINDS if kept[each.name][kind] is not None))
-        for each in months
-    ]
-    return ChargeMatter(
+    written = _kept(f"{month.name}.csv", desk)
+    kinds = {
+        each.name: tuple(kind for kind in _KINDS if _kept(f"{each.name}.{kind}", desk) is not None) for each in months
+    }
+    shown = [name for number, name in enumerate(kinds) if number < 2 or kinds[name] or name == month.name]
+    return cost_document(
+        charge,
         cluster=desk.cluster.name,
         month=month.name,
-        charge=charge,
         why_not=why_not,
-        months=[each for number, each in enumerate(choices) if number < 2 or each.files or each.name == month.name],
+        months={name: kinds[name] for name in shown},
         filed_cents=None if written is None else Cents(billed_cents(written)),
         now=now,
     )

@@ -51,10 +51,10 @@ def diagnose(
     `incidents`), sightings (as in `explain`)], gaps [text], problems [text].
     """
     from ops_pipelines.clock import SystemClock
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.resources.config.files import read_cluster
     from ops_pipelines.terminal.explain import print_diagnosed
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.tables import console
 
     if not from_lake:
         complain("say --from-lake: it reads what was recorded. What is wrong now, `incidents` and `explain` tell")

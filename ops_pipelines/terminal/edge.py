@@ -75,7 +75,7 @@ def end_with(problems: Iterable[str]) -> None:
 
 
 def complain(message: str) -> None:
-    from ops_pipelines.terminal.tables import printable
+    from ops_pipelines.report.terminal import printable
 
     for line in message.splitlines():
         typer.echo(printable(line), err=True)

@@ -19,6 +19,8 @@ from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.record import BundleError
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.remediate.bundle import began_at
+from ops_pipelines.report.numbers import moment
+from ops_pipelines.report.terminal import printable
 from ops_pipelines.terminal.diagnosis_views import DiagnosedTimeView, DiagnosisView, SightingView, view_sightings
 from ops_pipelines.terminal.explanation_views import (
     BundleView,
@@ -30,7 +32,7 @@ from ops_pipelines.terminal.explanation_views import (
 from ops_pipelines.terminal.incident_views import PlanStanding, PlanView
 from ops_pipelines.terminal.ledger_views import ActionView, view_action
 from ops_pipelines.terminal.outlook import Outlook, entries_of
-from ops_pipelines.terminal.tables import duration_text, first_of, moment, printable, style_of
+from ops_pipelines.terminal.tables import duration_text, first_of, style_of
 
 _LOOK_BACK = timedelta(days=30)
 _SIGHTINGS_SHOWN, _NAMES_SHOWN, _JOBS_SHOWN, _REASONS_SHOWN = 8, 6, 5, 4

@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ops_pipelines.report.numbers import moment
+from ops_pipelines.report.terminal import printable
 from ops_pipelines.terminal.ladder_views import LadderView, ProbationsView, QueueView, RungsView
-from ops_pipelines.terminal.tables import duration_text, first_of, moment, printable, style_of
+from ops_pipelines.terminal.tables import duration_text, first_of, style_of
 
 _JOBS_SHOWN = 5
 

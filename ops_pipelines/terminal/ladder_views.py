@@ -14,8 +14,8 @@ from ops_pipelines.core.proof import Refusal
 from ops_pipelines.remediate.by_hand import WaitingRepair
 from ops_pipelines.remediate.ladder import RUNGS, Rung, limit_of, max_tries, rung_of
 from ops_pipelines.remediate.nodes.tests import Probation, Standing
+from ops_pipelines.report.numbers import moment
 from ops_pipelines.terminal.outlook import Outlook
-from ops_pipelines.terminal.tables import moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

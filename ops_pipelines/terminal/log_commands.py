@@ -118,7 +118,7 @@ def explain(
     JSON: name, mnemonic (null for a signature), meaning, at_fault, family, actions [preferred first], is_destructive,
     is_secondary, repeat {count, within_hours, then, source} or null, is_disputed, answers [source, says], source.
     """
-    from ops_pipelines.terminal.tables import console, print_fields
+    from ops_pipelines.report.terminal import console, print_fields
 
     explained = explain_name(name.lower() if code is None else f"{name.lower()}_{code}")
     if explained is None:
@@ -136,7 +136,7 @@ def explain(
 
 
 def _print_answers(out: "Console", explained: Explained) -> None:
-    from ops_pipelines.terminal.tables import print_fields, print_lines
+    from ops_pipelines.report.terminal import print_fields, print_lines
 
     answers = getattr(explained.rule, "answers", ())
     if not answers:

@@ -50,7 +50,7 @@ def print_summary(summary: Summary, *, meanings: Mapping[str, str]) -> None:
     from rich.text import Text
 
     from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, FirstAction
-    from ops_pipelines.terminal.tables import console, print_lines
+    from ops_pipelines.report.terminal import console, print_lines
 
     out = console()
     if summary.groups:

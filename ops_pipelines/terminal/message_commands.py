@@ -34,7 +34,7 @@ def messages(
     receipt, problem].
     """
     from ops_pipelines.remediate.by_hand import ByHandRefused
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.report.json_form import to_json
     from ops_pipelines.terminal.message_views import view_messages
 
     cluster = open_named(ctx, cluster_file)
@@ -48,7 +48,7 @@ def messages(
 
 
 def _print(view: "MessagesView") -> None:
-    from ops_pipelines.terminal.tables import console, print_lines
+    from ops_pipelines.report.terminal import console, print_lines
 
     counts = (
         f"{view.waiting_count} waiting, {view.sent_count} sent, {view.undeliverable_count} undeliverable; "
@@ -66,7 +66,7 @@ def _head(note: "NoteView") -> str:
 
 def _fate(note: "NoteView", *, now: datetime) -> str:
     """Return what became of a note. One that was due long ago waits for its recipient's next turn, not for a time."""
-    from ops_pipelines.terminal.tables import moment
+    from ops_pipelines.report.numbers import moment
 
     if note.sent_at is not None:
         return f"{note.message} at {moment(note.sent_at)}: {note.receipt}"

@@ -223,7 +223,7 @@ def _print_result(key: str, state: Path) -> None:
 
 
 def _print_table(check: "NodeCheck") -> None:
-    from ops_pipelines.terminal.tables import printable
+    from ops_pipelines.report.terminal import printable
 
     typer.echo(f"{check.node}, suite {check.suite}: {', '.join(check.gpu_models) or 'no GPU that NVML tells of'}")
     for run in check.tests:

@@ -32,10 +32,12 @@ def approve(
     """
     from ops_pipelines.core.identity import PlanId
     from ops_pipelines.people import orders
+    from ops_pipelines.report.numbers import moment
+    from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.terminal.approval import plan_to_approve, what_stands_in_the_way
     from ops_pipelines.terminal.incident_views import PlanStanding, view_plan
     from ops_pipelines.terminal.outlook import Outlook
-    from ops_pipelines.terminal.tables import console, moment, print_lines, print_plan
+    from ops_pipelines.terminal.tables import print_plan
 
     cluster = open_named(ctx, cluster_file)
     outlook = Outlook(cluster)
@@ -107,8 +109,9 @@ def pause(
     """
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.entries import Pause
+    from ops_pipelines.report.numbers import moment
+    from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.terminal.standstill import pause_beside, pause_in_ledger
-    from ops_pipelines.terminal.tables import console, moment, print_lines
 
     if not reason.strip():
         raise typer.BadParameter("it is empty; say why, whoever resumes has to know", param_hint="--reason")
@@ -144,7 +147,7 @@ def close(
     """End an incident that was handed to a person. Touches no node."""
     from ops_pipelines.core.identity import IncidentId
     from ops_pipelines.people import orders
-    from ops_pipelines.terminal.tables import console, print_lines
+    from ops_pipelines.report.terminal import console, print_lines
 
     if not reason.strip():
         raise typer.BadParameter("it is empty; say what was done", param_hint="--reason")
@@ -178,8 +181,9 @@ def resume_autopilot(
     from ops_pipelines.core.entries import LedgerError
     from ops_pipelines.core.policy import PolicyError
     from ops_pipelines.people import orders
+    from ops_pipelines.report.numbers import moment
+    from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.terminal.standstill import lift_beside
-    from ops_pipelines.terminal.tables import console, moment, print_lines
 
     # Each of the two may be the only one that can be reached; the file first, for acts would write it down again.
     try:

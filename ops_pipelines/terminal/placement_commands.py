@@ -33,19 +33,18 @@ def placement(
     """
     from datetime import timedelta
 
+    from ops_pipelines.efficiency.placement.document import placement_document, placement_json
     from ops_pipelines.efficiency.placement.report import report_of_day
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console, print_document
     from ops_pipelines.resources.config.files import read_cluster
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.placement_tables import print_placement
-    from ops_pipelines.terminal.placement_views import view_placement
-    from ops_pipelines.terminal.tables import console
     from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk
 
     cluster, config = open_named(ctx, cluster_file), read_cluster(cluster_file)
     desk = assemble_teams_desk(config, cluster=cluster, observatory=assemble_observatory(config, cluster.clock))
     chosen = day.date() if day else desk.clock.now().astimezone(desk.zone).date() - timedelta(days=1)
-    view = view_placement(report_of_day(chosen, desk), cluster=desk.cluster.name)
+    report, name = report_of_day(chosen, desk), desk.cluster.name
     if json:
-        typer.echo(to_json(view))
+        typer.echo(to_json(placement_json(report, cluster=name)))
     else:
-        print_placement(console(), view)
+        print_document(console(), placement_document(report, cluster=name, day=chosen))

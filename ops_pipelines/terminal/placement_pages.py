@@ -5,10 +5,12 @@ from datetime import date, datetime, timedelta
 
 from ops_pipelines.core.cluster import hour_of
 from ops_pipelines.costs.gather_usage import NothingYet
+from ops_pipelines.efficiency.placement.document import placement_document, stranded_gpu_hours
 from ops_pipelines.efficiency.placement.report import PlacementReport, report_of_day
-from ops_pipelines.pages.amounts import hours
 from ops_pipelines.pages.index import Tile
-from ops_pipelines.pages.placement import PlacementMatter, stranded_gpu_hours, write_placement
+from ops_pipelines.report.document import Document
+from ops_pipelines.report.html import page_of
+from ops_pipelines.report.numbers import hours
 from ops_pipelines.teams.desk import NoTeams, TeamsDesk
 from ops_pipelines.terminal.pages_in_making import PagesInMaking
 from ops_pipelines.terminal.teams_at_hand import NotThere
@@ -42,7 +44,7 @@ class PlacementPages:
         day = today - _DAY if asked is None else _named(asked, today)
         return self._making.page(
             day.isoformat(),
-            lambda: write_placement(self._matter(day, today, desk, now=now)),
+            lambda: page_of(self._document(day, today, desk, now=now)),
             title="the placement of",
             hour=hour_of(now),
             now=now,
@@ -60,16 +62,16 @@ class PlacementPages:
             about=f"of {hours(seen.free)} free GPU-hours were out of reach on {seen.day}",
         )
 
-    def _matter(self, day: date, today: date, desk: TeamsDesk, *, now: datetime) -> PlacementMatter:
+    def _document(self, day: date, today: date, desk: TeamsDesk, *, now: datetime) -> Document:
         report, why_not = _report(day, desk)
         if report is not None and (self._seen is None or self._seen.day <= day):
             self._seen = _Seen(
                 day=day, stranded=stranded_gpu_hours(report.day), free=report.day.stranded.free_gpu_hours
             )
-        return PlacementMatter(
+        return placement_document(
+            report,
             cluster=desk.cluster.name,
             day=day,
-            report=report,
             why_not=why_not,
             days=[today - number * _DAY for number in range(_OFFERED)],
             now=now,

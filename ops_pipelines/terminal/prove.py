@@ -72,8 +72,8 @@ def prove(
     from ops_pipelines.core.identity import PlanId
     from ops_pipelines.remediate.by_hand import ByHandRefused
     from ops_pipelines.remediate.counted_again import prove_again
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.tables import console
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
 
     cluster = open_named(ctx, cluster_file)
     known = cluster.ledger.plan(PlanId(plan))
@@ -179,7 +179,8 @@ def print_proof(out: "Console", view: ProofView, proof: "BlastRadius") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ops_pipelines.terminal.tables import moment, print_fields, print_lines, printable
+    from ops_pipelines.report.numbers import moment
+    from ops_pipelines.report.terminal import print_fields, print_lines, printable
 
     verdict = "the proof holds" if view.holds else "THE PROOF DOES NOT HOLD; why is on standard error"
     if not view.is_stored and not view.holds:

@@ -43,11 +43,11 @@ def propose(
     from ops_pipelines.quotas.daily_work import make_proposal
     from ops_pipelines.quotas.propose import propose as propose_quotas
     from ops_pipelines.remediate.by_hand import ByHandRefused
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.quota_answers import day_named
     from ops_pipelines.terminal.quota_tables import print_proposal
     from ops_pipelines.terminal.quota_views import view_proposal
-    from ops_pipelines.terminal.tables import console
 
     desk = open_desk(ctx, cluster_file)
     now, chosen = desk.clock.now(), _day(day, desk)
@@ -85,10 +85,10 @@ def diff(
     \b
     JSON: cluster, proposal, state, read_at, rows [team, gpu_type, in_force, proposed, guarantee, most, is_as_read].
     """
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.quota_answers import find_proposal, view_diff
     from ops_pipelines.terminal.quota_tables import print_diff
-    from ops_pipelines.terminal.tables import console
 
     desk = open_desk(ctx, cluster_file)
     view = view_diff(find_proposal(proposal, desk), desk)
@@ -116,11 +116,11 @@ def apply(
     """
     from ops_pipelines.quotas.apply import apply as apply_quotas
     from ops_pipelines.quotas.apply import preview
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.teams.settings import LimitsOn
-    from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.quota_answers import find_proposal, view_preview
     from ops_pipelines.terminal.quota_tables import print_preview
-    from ops_pipelines.terminal.tables import console
 
     desk = open_desk(ctx, cluster_file)
     name = find_proposal(proposal, desk).name
@@ -172,10 +172,10 @@ def explain(
     gpu_type, before, after, reason], reclaim [gpu_type, guarantee, runs, free, wanted, jobs [job, team, gpus,
     ran_seconds], missing, rule, scheduler], notes.
     """
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.quota_answers import view_team
     from ops_pipelines.terminal.quota_tables import print_team
-    from ops_pipelines.terminal.tables import console
 
     desk = open_desk(ctx, cluster_file)
     view = view_team(team, _day(day, desk), desk)
@@ -197,10 +197,10 @@ def history(
     \b
     JSON: cluster, proposals [proposal, day, state, since, actor, changed_count, headline, reason].
     """
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.quota_tables import print_history
     from ops_pipelines.terminal.quota_views import view_history
-    from ops_pipelines.terminal.tables import console
 
     desk = open_desk(ctx, cluster_file)
     view = view_history(desk.cluster.ledger.proposals(limit=limit), cluster=desk.cluster.name)
@@ -237,9 +237,9 @@ def _tell(record: "ProposalRecord", desk: "TeamsDesk", *, as_json: bool) -> None
     """Say what became of a proposal; half-way is a system that did not answer, nothing done a refusal."""
     from ops_pipelines.core.proposal import ProposalState
     from ops_pipelines.quotas.propose import store_lines, used_in
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.terminal.quota_views import view_history
-    from ops_pipelines.terminal.tables import console, print_lines
 
     store_lines(desk, record.proposal, state=record.state, used=used_in(desk, day=record.proposal.day))
     view = view_history([record], cluster=desk.cluster.name)

@@ -139,7 +139,7 @@ def _print(found: "Replay") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ops_pipelines.terminal.tables import printable
+    from ops_pipelines.report.terminal import printable
 
     gain = "nothing could be gained" if found.gain_ratio is None else f"{found.gain_ratio:.0%} of what could be gained"
     table = Table(title=f"unserved demand; ours gains {gain}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))

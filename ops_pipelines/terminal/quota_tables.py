@@ -11,6 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ops_pipelines.report.numbers import moment
+from ops_pipelines.report.terminal import print_fields, print_lines, printable
 from ops_pipelines.terminal.quota_views import (
     AgreedView,
     DiffView,
@@ -22,7 +24,7 @@ from ops_pipelines.terminal.quota_views import (
     ReclaimView,
     TeamView,
 )
-from ops_pipelines.terminal.tables import moment, print_fields, print_lines, printable, style_of
+from ops_pipelines.terminal.tables import style_of
 
 _NOTES_SHOWN = 12
 _JOBS_SHOWN = 10

@@ -56,12 +56,12 @@ def replay(
     nodes, cause, plan_then, plan_new, then_at, new_at, done_at, outcome, why, team, lost_gpu_hours, is_counterfactual],
     lessons [incident, verdict (real, false_alarm, unknown), how], cautions [text]. GPU-hours are expected ones.
     """
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.resources.config.files import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions, read_policy
     from ops_pipelines.review.replay.replay import replay as run_again
-    from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.replay_views import view_replay
-    from ops_pipelines.terminal.tables import console
     from ops_pipelines.wiring import history_of, open_lake, policy_here
 
     config = read_cluster(cluster_file.absolute())
@@ -132,8 +132,9 @@ def _print(out: "Console", found: "Replay") -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from ops_pipelines.report.numbers import moment
+    from ops_pipelines.report.terminal import print_lines, printable
     from ops_pipelines.review.replay.replay import differing, proof_sentence, sentences_of
-    from ops_pipelines.terminal.tables import moment, print_lines, printable
 
     out.print(Text(f"{found.proposed} from {moment(found.since)} to {moment(found.until)}", style="bold"))
     print_lines(out, [*sentences_of(found), proof_sentence(found)])
@@ -163,7 +164,7 @@ def _print(out: "Console", found: "Replay") -> None:
 
 
 def _cells(act: "ComparedAct") -> tuple[str, ...]:
-    from ops_pipelines.terminal.tables import moment
+    from ops_pipelines.report.numbers import moment
 
     mark = ", counterfactual" if act.is_counterfactual else ""
     return (

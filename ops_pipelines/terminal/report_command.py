@@ -45,8 +45,8 @@ def report(
     [reason, saved_at, place, sha256, is_in_ledger], lines [seq, written_at, kind, actor, what, entry_hash],
     not_known.
     """
+    from ops_pipelines.report.json_form import to_json
     from ops_pipelines.review.incident_report import report_on
-    from ops_pipelines.terminal.json_form import to_json
 
     cluster = open_named(ctx, cluster_file)
     told = report_on(find_incident(incident, cluster), cluster)
@@ -72,8 +72,9 @@ def _write(file: Path, page: str) -> None:
 
 def _print(report: "IncidentReport") -> None:
     """Print the head of the report: what a person reads first. The rest is in the page and in the JSON."""
-    from ops_pipelines.review.story.chain import gpu_hours_words, span_words
-    from ops_pipelines.terminal.tables import console, print_fields, print_lines
+    from ops_pipelines.report.numbers import span_words
+    from ops_pipelines.report.terminal import console, print_fields, print_lines
+    from ops_pipelines.review.story.chain import gpu_hours_words
 
     out = console()
     print_lines(out, [f"{report.incident}  {report.state.replace('_', ' ')}", report.headline, report.standing, ""])

@@ -42,8 +42,8 @@ def review(
 
     from ops_pipelines.core.periods import parse_week, week_of
     from ops_pipelines.pages.weekly_review import write_weekly_review
+    from ops_pipelines.report.json_form import to_json
     from ops_pipelines.review.week.weekly_review import review_week
-    from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.review_views import view_review
     from ops_pipelines.wiring import open_observatory
 
@@ -78,9 +78,9 @@ def print_review(out: "Console", found: "WeeklyReview") -> None:
 
     from ops_pipelines.core.objectives import UNITS
     from ops_pipelines.core.overlap import tell
-    from ops_pipelines.pages.render import duration
     from ops_pipelines.pages.review_numbers import PROMISES, shown_ratio, shown_team, time_between
     from ops_pipelines.pages.review_sentences import words_of
+    from ops_pipelines.report.numbers import duration
 
     head, *sentences = words_of(found)
     out.print(_plain(head), style="bold")

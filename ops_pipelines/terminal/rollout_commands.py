@@ -40,11 +40,11 @@ def plan(
     finishes_at, lost_gpu_hours, teams [team, nodes, gpu_count, first_at, last_at], not_touched [node, reason],
     contradictions [rule, said, source, nodes], needs_yes_for, warnings.
     """
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.rollouts.orders import files_of, plan_release
-    from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.rollout_tables import print_plan
     from ops_pipelines.terminal.rollout_views import view_plan
-    from ops_pipelines.terminal.tables import console
 
     cluster = open_named(ctx, cluster_file)
     view = view_plan(plan_release(files_of(cluster).release(release), cluster), cluster=cluster.name)
@@ -71,8 +71,8 @@ def start(
     Where the policy asks for a yes, or a component cannot go back, it waits for `rollout approve`.
     """
     from ops_pipelines.remediate.by_hand import ByHandRefused
+    from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.rollouts.orders import files_of, plan_release, start_release
-    from ops_pipelines.terminal.tables import console, print_lines
 
     cluster = open_named(ctx, cluster_file)
     planned = plan_release(files_of(cluster).release(release), cluster)
@@ -183,8 +183,8 @@ def skip(
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
 ) -> None:
     """Leave one node out; the others go on."""
+    from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.rollouts import orders
-    from ops_pipelines.terminal.tables import console, print_lines
 
     cluster = open_named(ctx, cluster_file)
     left_out = orders.skip(
@@ -219,10 +219,10 @@ def _checked(reason: str) -> str:
 
 
 def _show(cluster: "Cluster", chosen: "tuple[Rollout, ...]", *, as_json: bool, is_short: bool) -> None:
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.rollout_tables import print_history, print_rollouts
     from ops_pipelines.terminal.rollout_views import RolloutsView
-    from ops_pipelines.terminal.tables import console
 
     problems: list[str] = []
     view = RolloutsView(
@@ -271,7 +271,7 @@ def _why_closed(rollout: "Rollout", cluster: "Cluster") -> str:
 
 
 def _tell(rollout: "Rollout") -> None:
-    from ops_pipelines.terminal.tables import console, print_lines
+    from ops_pipelines.report.terminal import console, print_lines
 
     print_lines(console(), _said(rollout))
 

@@ -11,9 +11,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ops_pipelines.report.numbers import moment
+from ops_pipelines.report.terminal import print_fields, print_lines, printable
 from ops_pipelines.rollouts.engine import words_of
 from ops_pipelines.terminal.rollout_views import NodeView, PlanView, RolloutsView, RolloutView
-from ops_pipelines.terminal.tables import first_of, moment, print_fields, print_lines, printable, style_of
+from ops_pipelines.terminal.tables import first_of, style_of
 
 _NAMES_SHOWN = 6
 _NODES_SHOWN = 40

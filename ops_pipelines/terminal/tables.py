@@ -3,10 +3,8 @@
 Text from logs, jobs and people reaches the terminal only through `printable`. Names and ids are folded, never cut.
 """
 
-import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from rich.console import Console
 from rich.padding import Padding
@@ -14,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ops_pipelines.core.incident import PAGED, IncidentState
+from ops_pipelines.report.numbers import moment
+from ops_pipelines.report.terminal import print_fields, printable, text_of
 from ops_pipelines.terminal.incident_views import IncidentsView, IncidentView, PlanStanding, PlanView
 from ops_pipelines.terminal.ledger_views import ActionView, AuditView, EntryView, StoryView
 from ops_pipelines.terminal.status_views import HeartbeatView, MarkedJobView, StatusView
@@ -32,50 +32,11 @@ _STYLES = {
 }
 """Colour repeats what the word says; it never stands alone."""
 _SHOWN_NAME_COUNT = 4
-_STEERING = frozenset({"Cc", "Cf", "Cs", "Co"})
-"""Unicode categories: control, format (direction marks), surrogate, private use."""
-_TERMINAL_LINE_ENDS = re.compile(r"[\t\r\n\v\f\u0085\u2028\u2029]+")
-
-
-def printable(text: str) -> str:
-    """Return `text` on one line, with what could steer a terminal written out: an escape becomes `\\x1b` in letters.
-
-    Written out and not removed: whoever reads evidence must see that something odd was there. Direction marks
-    (`\\u202e`) count as steering: they make a line read otherwise than it is.
-    """
-    flat = _TERMINAL_LINE_ENDS.sub(" ", text)
-    return "".join(_written_out(char) if unicodedata.category(char) in _STEERING else char for char in flat)
 
 
 def style_of(word: str) -> str:
     """Return the colour of a state or an outcome; bold where it has none."""
     return _STYLES.get(word, "bold")
-
-
-def _written_out(char: str) -> str:
-    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
-
-
-def console() -> Console:
-    """Return a console on standard output that takes text as it is: neither markup nor emoji codes nor highlighting."""
-    return Console(markup=False, emoji=False, highlight=False)
-
-
-def print_lines(out: Console, lines: Iterable[str]) -> None:
-    """Print each line, cleaned, folded at the width of the terminal."""
-    for line in lines:
-        out.print(Text(printable(line), overflow="fold"))
-
-
-def print_fields(out: Console, fields: Mapping[str, str]) -> None:
-    """Print names and values in two columns; empty values are left out."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
-    for name, value in fields.items():
-        if value:
-            grid.add_row(name, _text(value))
-    out.print(grid)
 
 
 def print_status(out: Console, view: StatusView) -> None:
@@ -143,11 +104,11 @@ def print_incidents(out: Console, view: IncidentsView) -> None:
         if incident in merged:
             continue
         table.add_row(
-            _text(incident.incident),
+            text_of(incident.incident),
             Text(incident.state, style=_STYLES.get(incident.state, "")),
             duration_text(timedelta(seconds=incident.open_for_seconds)),
-            _text(culprits(incident)),
-            Text("\n").join(_text(line) for line in _situation(incident)),
+            text_of(culprits(incident)),
+            Text("\n").join(text_of(line) for line in _situation(incident)),
         )
     out.print(table)
     if merged:
@@ -167,7 +128,7 @@ def print_plan(out: Console, plan: PlanView) -> None:
     grid.add_column(no_wrap=True, style="dim", justify="right")
     grid.add_column(overflow="fold")
     for name, value in rows:
-        grid.add_row(name, _text(value))
+        grid.add_row(name, text_of(value))
     out.print(Padding(grid, (0, 0, 0, 2)))
 
 
@@ -219,11 +180,6 @@ def print_audit(out: Console, view: AuditView) -> None:
         where = "" if view.first_broken_seq is None else f" at entry {view.first_broken_seq}"
         out.print(Text(printable(f"the ledger is DAMAGED{where}: {view.problem}"), style="bold red"))
     print_fields(out, {"cluster": view.cluster, "entries": str(view.entry_count), "head hash": view.head_hash})
-
-
-def moment(at: datetime) -> str:
-    """Return a time to the second, in UTC."""
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def duration_text(duration: timedelta) -> str:
@@ -294,8 +250,8 @@ def _action_table(actions: Iterable[ActionView]) -> Table:
             moment(each.begun_at).removesuffix(" UTC"),
             _later(each.begun_at, each.sent_at),
             _later(each.begun_at, each.finished_at),
-            _text(each.action),
-            Text(outcome, style=_STYLES.get(outcome, "")) + _text(f": {each.witness}" if each.witness else ""),
+            text_of(each.action),
+            Text(outcome, style=_STYLES.get(outcome, "")) + text_of(f": {each.witness}" if each.witness else ""),
         )
     return table
 
@@ -308,7 +264,7 @@ def _entry_table(entries: Iterable[EntryView]) -> Table:
     table.add_column("what", overflow="fold")
     for each in entries:
         what = f"{each.kind.replace('_', ' ')}: {each.what}" if each.what else each.kind.replace("_", " ")
-        table.add_row(str(each.seq), moment(each.written_at).removesuffix(" UTC"), _text(each.actor), _text(what))
+        table.add_row(str(each.seq), moment(each.written_at).removesuffix(" UTC"), text_of(each.actor), text_of(what))
     return table
 
 
@@ -323,8 +279,4 @@ def _counts(counts: Mapping[str, int] | None) -> str:
 
 
 def _indented(by: int, text: str) -> Padding:
-    return Padding(_text(text), (0, 0, 0, by))
-
-
-def _text(text: str) -> Text:
-    return Text(printable(text), overflow="fold")
+    return Padding(text_of(text), (0, 0, 0, by))

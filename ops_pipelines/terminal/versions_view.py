@@ -13,9 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ops_pipelines.report.numbers import moment
+from ops_pipelines.report.terminal import print_fields, print_lines, printable
 from ops_pipelines.rollouts.seen_fleet import VersionsSeen
 from ops_pipelines.rollouts.versions.comparing import VersionLine
-from ops_pipelines.terminal.tables import first_of, moment, print_fields, print_lines, printable
+from ops_pipelines.terminal.tables import first_of
 
 _NAMES_SHOWN = 6
 _DRIFTS_SHOWN = 40

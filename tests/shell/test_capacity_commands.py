@@ -14,10 +14,10 @@ from ops_pipelines.capacity.hindsight import keep_report
 from ops_pipelines.capacity.model import Resource, SeriesKey, SeriesOutlook
 from ops_pipelines.capacity.reporting import report_quarter
 from ops_pipelines.cli import app
+from ops_pipelines.report.terminal import console
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.terminal.capacity_tables import print_forecast, print_plan
 from ops_pipelines.terminal.capacity_views import view_forecast, view_plan
-from ops_pipelines.terminal.tables import console
 from tests.flow import capacity_samples as samples
 from tests.flow.capacity_stage import QUARTER, CapacityStage
 

@@ -22,16 +22,6 @@ from ops_pipelines.remediate.testimony import explain_action
 _SHOWN = 4
 
 
-def span_words(seconds: float) -> str:
-    """Return a span in its two largest units, as `2 h 5 min`."""
-    whole = round(seconds)
-    if whole < 0:
-        return f"-{span_words(-seconds)}"
-    parts = [(whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
-    first = next((place for place, (number, _) in enumerate(parts) if number), len(parts) - 1)
-    return " ".join(f"{number} {unit}" for number, unit in parts[first : first + 2] if number) or "0 s"
-
-
 def gpu_hours_words(hours: float) -> str:
     """Return GPU-hours with as many digits as a person compares: `1,204`, `37.5`, `0.03`, `0`."""
     size = abs(hours)

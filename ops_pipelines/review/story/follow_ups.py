@@ -18,7 +18,8 @@ from ops_pipelines.core.notes import KeptNote, NoteState
 from ops_pipelines.core.overlap import Certainty, tell, what_to_do
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.remediate.testimony import explain_action
-from ops_pipelines.review.story.chain import Chain, counted, gpu_hours_words, names_words, span_words
+from ops_pipelines.report.numbers import span_words
+from ops_pipelines.review.story.chain import Chain, counted, gpu_hours_words, names_words
 from ops_pipelines.review.story.cost import (
     REPAIRS_OF_NODES,
     Cost,
