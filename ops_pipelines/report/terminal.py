@@ -39,7 +39,6 @@ from ops_pipelines.report.document import (
     Spark,
     Table,
     Words,
-    plain,
     spans_of,
 )
 from ops_pipelines.report.numbers import shown
@@ -48,8 +47,9 @@ _STYLES = {Mood.GOOD: "green", Mood.WARN: "yellow", Mood.BAD: "bold red", Mood.S
 """Colour repeats what the word says; it never stands alone."""
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Co"})
 """Unicode categories: control, format (direction marks), surrogate, private use."""
-_NARROW = 8
-"""So many characters a column of words needs at least; where there is less room, numbers are folded, too."""
+_NARROW = 12
+"""So many characters a column of words needs at least."""
+_LONGEST_NAME = 40
 _TERMINAL_LINE_ENDS = re.compile(r"[\t\r\n\v\f\u0085\u2028\u2029]+")
 
 
@@ -136,12 +136,12 @@ def _print_block(out: Console, block: Block) -> None:
             out.print(Text("\n") + text_of(block.title))
             out.print(Padding(_grid(block.rows), (0, 0, 0, 2)))
         case Fold():
-            print_lines(out, [f"\n{block.summary}:"])
+            out.print(text_of(f"{block.summary}:", style="dim"))
             for inner in block.blocks:
                 _print_block(out, inner)
         case Chart():
-            for line in block.numbers:
-                print_lines(out, [f"{block.title}: {line}"])
+            lines = block.numbers or ["the page draws it"]
+            print_lines(out, [f"{block.title}: {line}" for line in lines])
         case Legend() | Choices():
             pass
 
@@ -176,42 +176,83 @@ def _print_table(out: Console, table: Table) -> None:
             out.print(text_of(table.empty))
         return
     places = [place for place, column in enumerate(table.columns) if _is_printed(place, column, rows)]
-    has_room = _least_width(table, places, rows) <= out.width
-    drawn = plain_table()
-    for place in places:
-        column = table.columns[place]
-        justify: JustifyMethod = "right" if column.kind.is_number else "left"
-        drawn.add_column(column.title, justify=justify, overflow="fold", no_wrap=has_room and _is_whole(column))
-    for row in rows:
-        if row.role is RowRole.SUM:
-            drawn.add_section()
-        style = {RowRole.SUM: "bold", RowRole.FAINT: "dim"}.get(row.role, "")
-        cells = [_cell(row.cells[place], table.columns[place].kind) for place in places]
-        if row.role is RowRole.PART:
-            cells[0] = Text("  ") + cells[0]
-        drawn.add_row(*cells, style=style)
-    out.print(drawn)
-    for row in rows:
-        if row.note:
-            out.print(text_of((f"{plain(_cell(row.cells[0], Kind.TEXT).plain)}: ", *spans_of(row.note))))
+    columns = [_Printed(table, place, rows) for place in places]
+    narrow = [each for each in columns if each.kind is not Kind.WORDS]
+    if sum(each.least + 2 for each in columns) <= out.width:
+        _print_rows(out, columns, rows, below=())
+    elif sum(each.longest_word + 2 for each in narrow) <= out.width:
+        # What explains a row stands below the table, where it may be long.
+        _print_rows(out, narrow, rows, below=[each for each in columns if each.kind is Kind.WORDS])
+    else:
+        _print_cards(out, columns, rows)
     _print_left(out, 0 if table.folded else table.left_count, table.more)
 
 
-def _is_whole(column: Column) -> bool:
+class _Printed:
+    """One column of a table on its way to the terminal."""
+
+    def __init__(self, table: Table, place: int, rows: Sequence[Row]) -> None:
+        column = table.columns[place]
+        self.title, self.kind = column.title, column.kind
+        self.cells = [_cell(row.cells[place], column.kind) for row in rows]
+        widest = max(map(len, self.cells))
+        words = [word for cell in self.cells for word in cell.plain.split()]
+        self.is_whole = _is_whole(column, widest)
+        title = max(map(len, column.title.split()), default=0)
+        self.widest = max(widest, len(column.title))
+        self.least = max(widest if self.is_whole else min(_NARROW, widest), title)
+        """Numbers, times and names are whole at this width, and words have some room."""
+        self.longest_word = min(self.least, max([title, *map(len, words)]))
+
+
+def _print_rows(out: Console, columns: Sequence[_Printed], rows: Sequence[Row], *, below: Sequence[_Printed]) -> None:
+    drawn = plain_table()
+    is_tight = bool(below)
+    room = out.width - sum((each.longest_word if is_tight else each.least) + 2 for each in columns)
+    for each in columns:
+        justify: JustifyMethod = "right" if each.kind.is_number else "left"
+        width = None
+        if is_tight or each.is_whole:
+            least = each.longest_word if is_tight else each.least
+            width = least + max(0, min(room, each.widest - least))
+            room -= width - least
+        drawn.add_column(each.title, justify=justify, overflow="fold", width=width)
+    for number, row in enumerate(rows):
+        if row.role is RowRole.SUM:
+            drawn.add_section()
+        cells = [each.cells[number] for each in columns]
+        if row.role is RowRole.PART:
+            cells[0] = Text("  ") + cells[0]
+        drawn.add_row(*cells, style={RowRole.SUM: "bold", RowRole.FAINT: "dim"}.get(row.role, ""))
+    out.print(drawn)
+    named = [each for each in columns if each.kind in (Kind.NAME, Kind.TEXT)][:2] or columns[:1]
+    for number, row in enumerate(rows):
+        name = Text(" ").join(each.cells[number] for each in named)
+        for note in (*(each.cells[number] for each in below), text_of(row.note)):
+            if note:
+                out.print(name + Text(": ") + note)
+
+
+def _print_cards(out: Console, columns: Sequence[_Printed], rows: Sequence[Row]) -> None:
+    """Print a table for which the terminal is too narrow: a row a line, its sentences below it."""
+    for number, row in enumerate(rows):
+        line = Text(overflow="fold")
+        for each in columns:
+            if each.kind is not Kind.WORDS and each.cells[number]:
+                name = text_of(f"{'  ' if line else ''}{each.title.lower()} ", style="dim")
+                line.append_text(name + each.cells[number])
+        out.print(line)
+        sentences = [each.cells[number] for each in columns if each.kind is Kind.WORDS]
+        for sentence in (*sentences, text_of(row.note)):
+            if sentence:
+                out.print(Padding(sentence, (0, 0, 0, 4)))
+
+
+def _is_whole(column: Column, widest: int) -> bool:
+    """Return whether cells are never broken: numbers and times, and names that are of no unheard-of length."""
+    if column.kind is Kind.NAME:
+        return widest <= _LONGEST_NAME
     return column.kind.is_number or column.kind in (Kind.MOMENT, Kind.DAY)
-
-
-def _least_width(table: Table, places: Sequence[int], rows: Sequence[Row]) -> int:
-    """Return how wide a table is whose numbers are whole and whose other columns are narrow."""
-    return sum(
-        2
-        + (
-            max(len(table.columns[place].title), *(len(_cell(row.cells[place], column.kind)) for row in rows))
-            if _is_whole(column := table.columns[place])
-            else _NARROW
-        )
-        for place in places
-    )
 
 
 def _is_printed(place: int, column: Column, rows: Sequence[Row]) -> bool:

@@ -11,9 +11,10 @@ from threading import Lock
 from ops_pipelines.capacity.document import json_of, report_in
 from ops_pipelines.capacity.model import first_day_of, quarter_before, quarter_of
 from ops_pipelines.capacity.plan import CapacityReport
+from ops_pipelines.capacity.report import capacity_document, next_order
 from ops_pipelines.core.record import StatementFilesError
-from ops_pipelines.pages.capacity import CapacityMatter, next_order, write_capacity
 from ops_pipelines.pages.index import Tile
+from ops_pipelines.report.html import page_of
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.terminal.teams_at_hand import NotThere
 
@@ -49,11 +50,11 @@ class CapacityPages:
         if report is None and asked is not None:
             raise _missing(name, desk, present)
         quarter = name.partition(_CHECK)[0]
-        return write_capacity(
-            CapacityMatter(
+        return page_of(
+            capacity_document(
+                report,
                 cluster=desk.cluster.name,
                 quarter=quarter,
-                report=report,
                 why_not="" if report is not None else _why_not(desk),
                 name=name,
                 quarters=_offered(desk, present, quarter),
@@ -77,7 +78,7 @@ class CapacityPages:
         if report is None:
             return Tile(path="capacity", title="Capacity", value="-", about="no quarter was planned yet")
         found = next_order(report.plan)
-        return Tile(path="capacity", title="Capacity", value=found.value, about=f"{found.about} ({name})")
+        return Tile(path="capacity", title="Capacity", value=str(found.value), about=f"{found.about} ({name})")
 
     def _report(self, name: str, desk: TeamsDesk) -> CapacityReport | None:
         content = _read(desk, name)

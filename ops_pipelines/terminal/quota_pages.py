@@ -9,8 +9,9 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.proposal import ProposalId, ProposalRecord, ProposalState
 from ops_pipelines.pages.index import Tile
-from ops_pipelines.pages.quotas import QuotaMatter, moved_gpus, next_step, write_quotas
 from ops_pipelines.quotas.propose import Used, used_in
+from ops_pipelines.quotas.report import matter_of, moved_gpus, next_step, quota_document
+from ops_pipelines.report.html import page_of
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.terminal.teams_at_hand import NotThere
 
@@ -21,7 +22,8 @@ _RECORDS = 40
 def quotas_page(asked: str | None, cluster: Cluster, desk: TeamsDesk | None) -> str:
     """Return the page of one proposal; None: of the newest. Raises NotThere, LedgerError."""
     records = cluster.ledger.proposals(limit=_RECORDS)
-    return write_quotas(_matter(_chosen(asked, cluster, records), records, cluster, desk))
+    record = _chosen(asked, cluster, records)
+    return page_of(quota_document(matter_of(record, records, cluster, desk, used=_used(record, desk))))
 
 
 def quota_tile(cluster: Cluster, desk: TeamsDesk | None) -> Tile:
@@ -31,7 +33,7 @@ def quota_tile(cluster: Cluster, desk: TeamsDesk | None) -> Tile:
         return Tile(path="quotas", title="Quotas", value="-", about="nothing was proposed yet")
     record = records[0]
     given, _ = moved_gpus(record.proposal)
-    said = next_step(_matter(record, records, cluster, desk, with_used=False))
+    said = next_step(matter_of(record, records, cluster, desk, used={}))
     return Tile(
         path="quotas",
         title="Quotas",
@@ -49,29 +51,6 @@ def _chosen(asked: str | None, cluster: Cluster, records: Sequence[ProposalRecor
     if found is None:
         raise NotThere(f"there is no proposal {asked[:80]}; `ops-pipelines quota history` lists them")
     return found
-
-
-def _matter(
-    record: ProposalRecord | None,
-    records: Sequence[ProposalRecord],
-    cluster: Cluster,
-    desk: TeamsDesk | None,
-    *,
-    with_used: bool = True,
-) -> QuotaMatter:
-    now = cluster.clock.now()
-    pause = cluster.ledger.read_state(now).pause
-    return QuotaMatter(
-        cluster=cluster.name,
-        record=record,
-        records=records,
-        used=_used(record, desk) if with_used else {},
-        policy=cluster.rules.policy,
-        has_limits=desk is None or desk.quotas is not None,
-        has_teams=desk is None or desk.agreements is not None,
-        paused_because=None if pause is None else pause.reason,
-        now=now,
-    )
 
 
 def _used(record: ProposalRecord | None, desk: TeamsDesk | None) -> Used:

@@ -1,7 +1,7 @@
 """`ops-pipelines quota propose`, `diff`, `apply`, `undo`, `explain`, `history`: today's quotas, and a person's yes.
 
-What is proposed is `quotas.propose`'s, what is set `quotas.apply`'s; the shape of answers stands in
-`quota_views`, their print in `quota_tables`.
+What is proposed is `quotas.propose`'s, what is set `quotas.apply`'s; answers are found by `quotas.answers`, and their
+shape stands in `quotas.report`.
 """
 
 from pathlib import Path
@@ -40,14 +40,13 @@ def propose(
     [gpu_type, installed, broken, in_rollouts, kept_back, supply], notes, contradictions, demand_until,
     known_hour_ratio.
     """
+    from ops_pipelines.quotas.answers import day_named
     from ops_pipelines.quotas.daily_work import make_proposal
     from ops_pipelines.quotas.propose import propose as propose_quotas
+    from ops_pipelines.quotas.report import matter_of, proposal_json, quota_document
     from ops_pipelines.remediate.by_hand import ByHandRefused
     from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.quota_answers import day_named
-    from ops_pipelines.terminal.quota_tables import print_proposal
-    from ops_pipelines.terminal.quota_views import view_proposal
+    from ops_pipelines.report.terminal import console, print_document
 
     desk = open_desk(ctx, cluster_file)
     now, chosen = desk.clock.now(), _day(day, desk)
@@ -58,18 +57,13 @@ def propose(
         proposed, record = made.proposed, made.record
     else:
         proposed, record = propose_quotas(chosen, desk, now=now), None
-    view = view_proposal(
-        proposed.proposal,
-        record,
-        cluster=desk.cluster.name,
-        used=proposed.used,
-        contradictions=proposed.contradictions,
-    )
+    proposal, used, wrong, cluster = proposed.proposal, proposed.used, proposed.contradictions, desk.cluster
     if json:
-        typer.echo(to_json(view))
+        typer.echo(to_json(proposal_json(proposal, record, cluster=cluster.name, used=used, contradictions=wrong)))
     else:
-        print_proposal(console(), view)
-    if view.contradictions:
+        matter = matter_of(record, (), cluster, desk, used=used, computed=proposal, contradictions=wrong)
+        print_document(console(), quota_document(matter))
+    if wrong:
         raise typer.Exit(ExitCode.REFUSED)
 
 
@@ -85,17 +79,17 @@ def diff(
     \b
     JSON: cluster, proposal, state, read_at, rows [team, gpu_type, in_force, proposed, guarantee, most, is_as_read].
     """
+    from ops_pipelines.quotas.answers import beside_what_is_in_force, find_proposal
+    from ops_pipelines.quotas.report import beside_document, beside_json
     from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.quota_answers import find_proposal, view_diff
-    from ops_pipelines.terminal.quota_tables import print_diff
+    from ops_pipelines.report.terminal import console, print_document
 
     desk = open_desk(ctx, cluster_file)
-    view = view_diff(find_proposal(proposal, desk), desk)
+    found, cluster = beside_what_is_in_force(find_proposal(proposal, desk), desk), desk.cluster.name
     if json:
-        typer.echo(to_json(view))
+        typer.echo(to_json(beside_json(found, cluster=cluster)))
     else:
-        print_diff(console(), view)
+        print_document(console(), beside_document(found, cluster=cluster))
 
 
 @at_the_edge
@@ -114,13 +108,13 @@ def apply(
     \b
     JSON with --dry-run: cluster, proposal, state, changes, hindrances, warnings; else as of one in `quota history`.
     """
+    from ops_pipelines.quotas.answers import find_proposal
     from ops_pipelines.quotas.apply import apply as apply_quotas
     from ops_pipelines.quotas.apply import preview
+    from ops_pipelines.quotas.report import preview_document, preview_json
     from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
+    from ops_pipelines.report.terminal import console, print_document
     from ops_pipelines.teams.settings import LimitsOn
-    from ops_pipelines.terminal.quota_answers import find_proposal, view_preview
-    from ops_pipelines.terminal.quota_tables import print_preview
 
     desk = open_desk(ctx, cluster_file)
     name = find_proposal(proposal, desk).name
@@ -129,12 +123,12 @@ def apply(
         _tell(apply_quotas(name, desk, actor=who_calls(), lease_token=None, limits_on=limits_on), desk, as_json=json)
         return
     found = preview(name, desk, actor=who_calls(), limits_on=limits_on)
-    view = view_preview(found.record, desk, changes=found.changes, hindrances=found.hindrances, warnings=found.warnings)
+    cluster = desk.cluster.name
     if json:
-        typer.echo(to_json(view))
+        typer.echo(to_json(preview_json(found, cluster=cluster)))
     else:
-        print_preview(console(), view)
-    if view.hindrances:
+        print_document(console(), preview_document(found, cluster=cluster))
+    if found.hindrances:
         raise typer.Exit(ExitCode.REFUSED)
 
 
@@ -146,8 +140,8 @@ def undo(
     json: AsJson = False,
 ) -> None:
     """Set what stood there before the newest applied proposal, in your name. What runs goes on."""
+    from ops_pipelines.quotas.answers import find_proposal
     from ops_pipelines.quotas.apply import undo as undo_quotas
-    from ops_pipelines.terminal.quota_answers import find_proposal
 
     desk = open_desk(ctx, cluster_file)
     name = find_proposal(proposal, desk).name
@@ -172,17 +166,17 @@ def explain(
     gpu_type, before, after, reason], reclaim [gpu_type, guarantee, runs, free, wanted, jobs [job, team, gpus,
     ran_seconds], missing, rule, scheduler], notes.
     """
+    from ops_pipelines.quotas.answers import all_on_team
+    from ops_pipelines.quotas.report import team_document, team_json
     from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.quota_answers import view_team
-    from ops_pipelines.terminal.quota_tables import print_team
+    from ops_pipelines.report.terminal import console, print_document
 
     desk = open_desk(ctx, cluster_file)
-    view = view_team(team, _day(day, desk), desk)
+    found, cluster = all_on_team(team, _day(day, desk), desk), desk.cluster.name
     if json:
-        typer.echo(to_json(view))
+        typer.echo(to_json(team_json(found, cluster=cluster)))
     else:
-        print_team(console(), view)
+        print_document(console(), team_document(found, cluster=cluster))
 
 
 @at_the_edge
@@ -197,17 +191,16 @@ def history(
     \b
     JSON: cluster, proposals [proposal, day, state, since, actor, changed_count, headline, reason].
     """
+    from ops_pipelines.quotas.report import history_document, history_json
     from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.quota_tables import print_history
-    from ops_pipelines.terminal.quota_views import view_history
+    from ops_pipelines.report.terminal import console, print_document
 
     desk = open_desk(ctx, cluster_file)
-    view = view_history(desk.cluster.ledger.proposals(limit=limit), cluster=desk.cluster.name)
+    found, cluster = desk.cluster.ledger.proposals(limit=limit), desk.cluster.name
     if json:
-        typer.echo(to_json(view))
+        typer.echo(to_json(history_json(found, cluster=cluster)))
     else:
-        print_history(console(), view)
+        print_document(console(), history_document(found, cluster=cluster))
 
 
 def open_desk(ctx: typer.Context, cluster_file: Path) -> "TeamsDesk":
@@ -225,7 +218,7 @@ def open_desk(ctx: typer.Context, cluster_file: Path) -> "TeamsDesk":
 
 
 def _day(text: str | None, desk: "TeamsDesk") -> "date":
-    from ops_pipelines.terminal.quota_answers import day_named
+    from ops_pipelines.quotas.answers import day_named
 
     try:
         return day_named(text, desk)
@@ -237,14 +230,13 @@ def _tell(record: "ProposalRecord", desk: "TeamsDesk", *, as_json: bool) -> None
     """Say what became of a proposal; half-way is a system that did not answer, nothing done a refusal."""
     from ops_pipelines.core.proposal import ProposalState
     from ops_pipelines.quotas.propose import store_lines, used_in
+    from ops_pipelines.quotas.report import record_json
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console, print_lines
-    from ops_pipelines.terminal.quota_views import view_history
 
     store_lines(desk, record.proposal, state=record.state, used=used_in(desk, day=record.proposal.day))
-    view = view_history([record], cluster=desk.cluster.name)
     if as_json:
-        typer.echo(to_json(view.proposals[0]))
+        typer.echo(to_json(record_json(record)))
     else:
         print_lines(console(), [f"{record.name} is {record.state.value.replace('_', ' ')}: {record.reason}"])
     if record.state in (ProposalState.HALF_APPLIED, ProposalState.HALF_UNDONE):

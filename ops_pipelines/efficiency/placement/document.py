@@ -161,7 +161,7 @@ def _queue_table(queues: Sequence[QueueTimes], who: str, *, key: str) -> doc.Tab
             doc.Column(title="90 % within", key="p90_seconds", kind=doc.Kind.SECONDS),
             doc.Column(title="", key="bar", kind=doc.Kind.DRAWN),
             doc.Column(title="Above 1 h", key="above_1_h_ratio", kind=doc.Kind.RATIO),
-            doc.Column(title="Mostly for"),
+            doc.Column(title="Mostly for", kind=doc.Kind.WORDS),
         ),
         rows=[_queue_row(each, most=most) for each in queues],
     )

@@ -1,15 +1,12 @@
-"""Which pictures the page of capacity has, each with the same in numbers beside it. Chooses and scales."""
+"""Which charts the report of capacity has, each with the same in numbers beside it. Chooses and scales."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date
-
-from markupsafe import Markup
 
 from ops_pipelines.capacity.model import Resource, SeriesKey, SeriesOutlook, SupplyWeek, chance_of_short, percent
 from ops_pipelines.capacity.plan import BoundHeld, CapacityReport, OrderLine, SeriesLimit, ShortWeek
-from ops_pipelines.pages.capacity_words import Scale, scale_of, series_name, type_name, usable_at
-from ops_pipelines.report.html import drawn
+from ops_pipelines.capacity.words import Scale, scale_of, series_name, type_name, usable_at
+from ops_pipelines.report import document as doc
 from ops_pipelines.report.pictures.capacity import Fan, FanWeek, ShortColumn, ThereWeek, fan_svg, shortage_svg
 
 _NARROW_PAST_WEEKS = 40
@@ -21,29 +18,7 @@ _DWARFED = 3.0
 """A limit so many times above all that is foreseen is told, and not drawn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """One picture, for a desk and for a phone, and what it says."""
-
-    title: str
-    wide: Markup
-    narrow: Markup
-    numbers: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeSection:
-    """All about one type of GPU."""
-
-    name: str
-    verdict: str
-    mood: str
-    peaks: Picture | None
-    """None: nothing can be forecast; the treatments say why."""
-    shortage: Picture | None
-
-
-def type_sections(report: CapacityReport) -> tuple[TypeSection, ...]:
+def type_sections(report: CapacityReport) -> tuple[tuple[doc.Block, ...], ...]:
     """Return the types of GPU, the one with the likeliest short week first."""
     weeks: dict[str, list[ShortWeek]] = {}
     for each in report.plan.short_weeks:
@@ -58,7 +33,7 @@ def type_sections(report: CapacityReport) -> tuple[TypeSection, ...]:
     return tuple(_section(each, weeks.get(each.key.gpu_type, []), report) for each in ordered)
 
 
-def resource_pictures(report: CapacityReport) -> tuple[Picture, ...]:
+def resource_charts(report: CapacityReport) -> tuple[doc.Chart, ...]:
     """Return the further resources, those that run short first, then those that grow most."""
     lines = {each.series: each for each in report.plan.orders}
     limits = {each.series: each for each in report.plan.limits}
@@ -68,7 +43,7 @@ def resource_pictures(report: CapacityReport) -> tuple[Picture, ...]:
     return tuple(_small(each, lines.get(each.key), limits.get(each.key), report) for each in others)
 
 
-def hindsight_pictures(report: CapacityReport) -> tuple[Picture, ...]:
+def hindsight_charts(report: CapacityReport) -> tuple[doc.Chart, ...]:
     """Return how the last forecast of each type of GPU did, the worst first."""
     if report.hindsight is None:
         return ()
@@ -80,27 +55,33 @@ def hindsight_pictures(report: CapacityReport) -> tuple[Picture, ...]:
     return tuple(_judged(key, bounds) for key, bounds in ordered)
 
 
-def _section(outlook: SeriesOutlook, short: Sequence[ShortWeek], report: CapacityReport) -> TypeSection:
-    order = next((each for each in report.plan.orders if each.series == outlook.key), None)
-    limit = report.plan.shortage_probability_max
-    worst = max(short, key=lambda each: each.shortage_probability, default=None)
-    found = _short_from(order)
+def verdict_of(outlook: SeriesOutlook, report: CapacityReport) -> tuple[str, doc.Mood]:
+    """Return whether a type of GPU runs short, in words."""
+    short = [each for each in report.plan.short_weeks if each.gpu_type == outlook.key.gpu_type]
+    found = _short_from(_order_of(outlook, report))
     if found is not None:
-        verdict, mood = f"short from {found} on", "bad"
-    elif worst is None:
-        verdict, mood = "whether it runs short is not known", "warn"
-    else:
-        verdict, mood = f"not short within {len(short)} weeks", "good"
-    return TypeSection(
-        name=type_name(outlook.key.gpu_type),
-        verdict=verdict,
-        mood=mood,
-        peaks=_peaks(outlook, order, report) if outlook.weeks else None,
-        shortage=_shortage(outlook, short, limit=limit) if short else None,
+        return f"short from {found} on", doc.Mood.BAD
+    if not short:
+        return "whether it runs short is not known", doc.Mood.WARN
+    return f"not short within {len(short)} weeks", doc.Mood.GOOD
+
+
+def _section(outlook: SeriesOutlook, short: Sequence[ShortWeek], report: CapacityReport) -> tuple[doc.Block, ...]:
+    verdict, mood = verdict_of(outlook, report)
+    limit = report.plan.shortage_probability_max
+    nothing = doc.Note(words='Nothing can be forecast of it; "How series were treated" says why.')
+    return doc.sections(
+        doc.Heading(text=(type_name(outlook.key.gpu_type), ": ", doc.toned(verdict, mood)), level=3),
+        _peaks(outlook, _order_of(outlook, report), report) if outlook.weeks else nothing,
+        _shortage(outlook, short, limit=limit) if short else None,
     )
 
 
-def _peaks(outlook: SeriesOutlook, order: OrderLine | None, report: CapacityReport) -> Picture:
+def _order_of(outlook: SeriesOutlook, report: CapacityReport) -> OrderLine | None:
+    return next((each for each in report.plan.orders if each.series == outlook.key), None)
+
+
+def _peaks(outlook: SeriesOutlook, order: OrderLine | None, report: CapacityReport) -> doc.Chart:
     name = type_name(outlook.key.gpu_type)
     supply = [each for each in report.forecast.supply if each.gpu_type == outlook.key.gpu_type]
     by_day = {each.first_day: each for each in supply}
@@ -134,7 +115,7 @@ def _peaks(outlook: SeriesOutlook, order: OrderLine | None, report: CapacityRepo
 
 def _small(
     outlook: SeriesOutlook, order: OrderLine | None, limit: SeriesLimit | None, report: CapacityReport
-) -> Picture:
+) -> doc.Chart:
     first, last = outlook.weeks[0], outlook.weeks[-1]
     past = _past(report, outlook.key)
     scale = scale_of(outlook.key, [last.quantiles[-1], first.quantiles[-1], *(peak for _, peak in past)])
@@ -190,8 +171,8 @@ def _fan_picture(
     scale: Scale,
     wide: int = _WIDE,
     height: int = 300,
-) -> Picture:
-    def drawn_as(width: int, shown: Sequence[tuple[date, float]]) -> Markup:
+) -> doc.Chart:
+    def drawn_as(width: int, shown: Sequence[tuple[date, float]]) -> str:
         fan = Fan(
             title=title,
             said="; ".join(numbers),
@@ -213,18 +194,19 @@ def _fan_picture(
             marked_words="" if short_from is None else f"short from {short_from}",
             as_of=as_of,
         )
-        return drawn(fan_svg(fan, width=width, height=height))
+        return fan_svg(fan, width=width, height=height)
 
     narrow_past = past[-_NARROW_PAST_WEEKS:]
-    return Picture(
+    return doc.Chart(
         title=title,
-        wide=drawn_as(wide, past if wide > _NARROW else narrow_past),
+        svg=drawn_as(wide, past if wide > _NARROW else narrow_past),
+        is_small=wide <= _NARROW,
         narrow=drawn_as(_NARROW, narrow_past),
         numbers=numbers,
     )
 
 
-def _shortage(outlook: SeriesOutlook, short: Sequence[ShortWeek], *, limit: float) -> Picture:
+def _shortage(outlook: SeriesOutlook, short: Sequence[ShortWeek], *, limit: float) -> doc.Chart:
     measured = {each.first_day for each in outlook.weeks if each.is_vouched}
     columns = [
         ShortColumn(
@@ -246,15 +228,15 @@ def _shortage(outlook: SeriesOutlook, short: Sequence[ShortWeek], *, limit: floa
     )
     title = f"{type_name(outlook.key.gpu_type)}: how likely each week is short"
     said = "; ".join(numbers)
-    return Picture(
+    return doc.Chart(
         title=title,
-        wide=drawn(shortage_svg(columns, limit=limit, title=title, said=said, width=_WIDE)),
-        narrow=drawn(shortage_svg(columns, limit=limit, title=title, said=said, width=_NARROW)),
+        svg=shortage_svg(columns, limit=limit, title=title, said=said, width=_WIDE),
+        narrow=shortage_svg(columns, limit=limit, title=title, said=said, width=_NARROW),
         numbers=numbers,
     )
 
 
-def _judged(key: SeriesKey, bounds: Sequence[BoundHeld]) -> Picture:
+def _judged(key: SeriesKey, bounds: Sequence[BoundHeld]) -> doc.Chart:
     missed = [each for each in bounds if not each.is_held]
     numbers = (
         f"{len(bounds) - len(missed)} of {len(bounds)} bounds of 90 % held",
@@ -276,10 +258,10 @@ def _judged(key: SeriesKey, bounds: Sequence[BoundHeld]) -> Picture:
         band_words=("median to bound of 90 %",),
         dots=[(each.first_day, each.peak, each.is_held) for each in bounds],
     )
-    return Picture(
+    return doc.Chart(
         title=title,
-        wide=drawn(fan_svg(fan, width=_WIDE, height=220)),
-        narrow=drawn(fan_svg(fan, width=_NARROW, height=220)),
+        svg=fan_svg(fan, width=_WIDE, height=220),
+        narrow=fan_svg(fan, width=_NARROW, height=220),
         numbers=numbers,
     )
 

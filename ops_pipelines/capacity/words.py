@@ -1,4 +1,4 @@
-"""How the page of capacity calls series, scales their units and writes days and money. Words alone."""
+"""How reports of capacity call series, scale their units and write days and money. Words alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

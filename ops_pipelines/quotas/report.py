@@ -1,0 +1,771 @@
+"""Quotas as documents and as JSON: one proposal, what it is beside what is in force, one team, the last proposals.
+
+A section a type of GPU, a row a team: what changes most comes first. Names of teams are the scheduler's words. The keys
+of the JSON are a contract with the scripts of operators; null there: without limit, or not known.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import quote
+
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.entries import AUTOPILOT
+from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
+from ops_pipelines.core.proposal import (
+    GpuType,
+    ProposalRecord,
+    ProposalState,
+    ProposedQuota,
+    QuotaProposal,
+    SupplyLine,
+    TeamName,
+)
+from ops_pipelines.quotas.answers import Beside, OfTeam
+from ops_pipelines.quotas.apply import Preview
+from ops_pipelines.quotas.propose import Used
+from ops_pipelines.quotas.reclaim import Reclaim
+from ops_pipelines.report import document as doc
+from ops_pipelines.report.document import clipped, code, link, soft, strong, toned
+from ops_pipelines.report.numbers import gpus, moment, share_of, signed
+from ops_pipelines.teams.contracts import Contract
+from ops_pipelines.teams.desk import TeamsDesk
+
+_DAYS_BACK = 14
+"""So many days back the small curves and the list reach."""
+_ROWS_OPEN = 30
+"""More rows than these are folded: nobody reads two hundred at a glance."""
+_JOBS_SHOWN = 10
+_BEYOND = 1.5
+"""Wishes without end must not make every bar short: the scale ends at so many times the largest quota."""
+_HALF_WAY = frozenset(
+    {ProposalState.APPLYING, ProposalState.HALF_APPLIED, ProposalState.UNDOING, ProposalState.HALF_UNDONE}
+)
+"""What is in of these, only the scheduler knows."""
+_MOODS: Mapping[ProposalState, doc.Mood] = {
+    ProposalState.APPLIED: doc.Mood.GOOD,
+    ProposalState.PROPOSED: doc.Mood.WARN,
+    ProposalState.APPLYING: doc.Mood.WARN,
+    ProposalState.UNDOING: doc.Mood.WARN,
+    ProposalState.REFUSED: doc.Mood.BAD,
+    ProposalState.HALF_APPLIED: doc.Mood.BAD,
+    ProposalState.HALF_UNDONE: doc.Mood.BAD,
+}
+_WHAT_NOW: Mapping[ProposalState, str] = {
+    ProposalState.REFUSED: "A check found it wrong; it is never applied.",
+    ProposalState.APPLYING: "It is being set; what is in, only the scheduler knows.",
+    ProposalState.APPLIED: "Set, and read back as proposed.",
+    ProposalState.HALF_APPLIED: "Some of it is in: complete it, or undo it.",
+    ProposalState.UNDOING: "It is being undone; what is in, only the scheduler knows.",
+    ProposalState.HALF_UNDONE: "Some of it is undone: undo it again.",
+    ProposalState.UNDONE: "It was applied, and undone.",
+    ProposalState.SUPERSEDED: "A newer one took its place.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaMatter:
+    """What the report of a proposal is made from."""
+
+    cluster: str
+    record: ProposalRecord | None
+    """The one that is shown; None: nothing was proposed yet, or it is not kept (`computed`)."""
+    records: Sequence[ProposalRecord]
+    """The newest, newest first."""
+    used: Used
+    """What each team used on average on the last full day, where it is known."""
+    policy: Policy
+    has_limits: bool
+    """Whether the scheduler keeps limits that can be set."""
+    has_teams: bool
+    """Whether anything was agreed with teams."""
+    paused_because: str | None
+    now: datetime
+    computed: QuotaProposal | None = None
+    contradictions: Sequence[str] = ()
+
+    @property
+    def proposal(self) -> QuotaProposal | None:
+        return self.computed if self.record is None else self.record.proposal
+
+
+def matter_of(
+    record: ProposalRecord | None,
+    records: Sequence[ProposalRecord],
+    cluster: Cluster,
+    desk: TeamsDesk | None,
+    *,
+    used: Used,
+    computed: QuotaProposal | None = None,
+    contradictions: Sequence[str] = (),
+) -> QuotaMatter:
+    """Return what the report of a proposal is made from; `computed` is one that is not kept. Raises LedgerError."""
+    now = cluster.clock.now()
+    pause = cluster.ledger.read_state(now).pause
+    return QuotaMatter(
+        cluster=cluster.name,
+        record=record,
+        records=records,
+        used=used,
+        computed=computed,
+        contradictions=contradictions,
+        policy=cluster.rules.policy,
+        has_limits=desk is None or desk.quotas is not None,
+        has_teams=desk is None or desk.agreements is not None,
+        paused_because=None if pause is None else pause.reason,
+        now=now,
+    )
+
+
+# -- one proposal --
+
+
+def quota_document(matter: QuotaMatter) -> doc.Document:
+    """Return the report of a proposal; without one, of what makes one."""
+    proposal, record = matter.proposal, matter.record
+    about: doc.Words = "how GPUs are shared out among teams"
+    if record is not None and matter.records and record.name != matter.records[0].name:
+        about = "how GPUs are shared out among teams · an older proposal, ", link("the newest", "quotas")
+    return doc.Document(
+        title="Quotas" if proposal is None else f"Quotas of {proposal.day}",
+        cluster=matter.cluster,
+        about=about,
+        blocks=_fresh(has_teams=matter.has_teams) if proposal is None else _proposed(matter, proposal),
+        command="ops-pipelines quota diff",
+        now=matter.now,
+        measures=None if proposal is None else {
+            "headline": proposal.headline,
+            "proposal": f"{proposal.proposal}, {_state(record)}",
+            "changed_count": sum(each.changes_anything for each in proposal.lines),
+            "stands_still": proposal.frozen_because or "no",
+            **{f"to_give_out{f'_{each.gpu_type}' if each.gpu_type else ''}": each.supply for each in proposal.supplies},
+        },
+    )  # fmt: skip
+
+
+def moved_gpus(proposal: QuotaProposal) -> tuple[float, float]:
+    """Return how many GPUs a proposal gives, and how many it takes."""
+    changes = [each.after - each.before for each in proposal.lines]
+    return sum(each for each in changes if each > 0), -sum(each for each in changes if each < 0)
+
+
+def next_step(matter: QuotaMatter) -> str:
+    """Return what happens to the shown proposal next, or who must do what, in a sentence."""
+    record, policy = matter.record, matter.policy
+    if record is None:
+        return "" if matter.computed is None else "It is not kept: `--keep` writes it down, so that it can be applied."
+    if record.state is not ProposalState.PROPOSED:
+        return _WHAT_NOW.get(record.state, "")
+    if not record.proposal.changes_anything:
+        return "It would set nothing anew: every quota stays as it is."
+    if not matter.has_limits:
+        return "This scheduler keeps no limits: quotas are proposed, no more."
+    consent = policy.consent_to(ActionClass.QUOTAS)
+    if policy.mode is Mode.OBSERVE:
+        return "policy.yaml says mode: observe: it is shown, and nothing is set."
+    if consent is Consent.FORBID:
+        return "policy.yaml says consents.quotas: forbid: it is shown, and nothing is set."
+    if matter.paused_because is not None:
+        return f"The autopilot is paused ({clipped(matter.paused_because)}): nothing is set by itself."
+    if consent is Consent.APPROVE:
+        return "It waits for a yes."
+    if record.actor != AUTOPILOT:
+        return f"It came from {clipped(record.actor)}: a person sets it."
+    return "The autopilot sets it by itself within minutes."
+
+
+def _command(matter: QuotaMatter) -> str | None:
+    """Return the command that a person may give now; None: there is none."""
+    record = matter.record
+    if record is None:
+        return None
+    may_set = (
+        matter.has_limits
+        and matter.policy.mode is not Mode.OBSERVE
+        and matter.policy.consent_to(ActionClass.QUOTAS) is not Consent.FORBID
+    )
+    open_states = (ProposalState.PROPOSED, ProposalState.HALF_APPLIED)
+    if record.state in open_states and record.proposal.changes_anything and may_set:
+        return f"ops-pipelines quota apply {record.name}"
+    if record.state in (ProposalState.APPLIED, ProposalState.HALF_UNDONE):
+        return f"ops-pipelines quota undo {record.name}"
+    return None
+
+
+def _fresh(*, has_teams: bool) -> tuple[doc.Block, ...]:
+    every_morning = (
+        "A proposal is made every morning from the demand of the last days: by the job ", code("rebalance_quotas"),
+        ", which sets nothing; what policy.yaml lets be set, ", code("set_quotas"), " sets. Now and here:",
+    )  # fmt: skip
+    no_teams = (
+        "cluster.yaml names no file of teams. Write what was agreed into ", code("teams.yaml"), ", and ",
+        code("teams: teams.yaml"), " into cluster.yaml (docs/QUOTAS.md). Then:",
+    )  # fmt: skip
+    return (
+        doc.Note(words="Nothing was proposed yet."),
+        doc.Note(words=every_morning if has_teams else no_teams),
+        doc.Note(words=code("ops-pipelines quota propose")),
+    )
+
+
+def _proposed(matter: QuotaMatter, proposal: QuotaProposal) -> tuple[doc.Block, ...]:
+    record, command = matter.record, _command(matter)
+    mood = doc.Mood.SOFT if record is None else _MOODS.get(record.state, doc.Mood.SOFT)
+    frozen = strong("Quotas stand still.", doc.Mood.WARN), f" {clipped(proposal.frozen_because, at_most=400)}"
+    since = f"{proposal.proposal}, made {moment(proposal.made_at)}"
+    if record is not None:
+        reason = f": {clipped(record.reason, at_most=400)}" if record.reason else ""
+        since = f"{record.name}, since {moment(record.since)} by {clipped(record.actor, at_most=80)}{reason}"
+    until = "" if proposal.demand_until is None else f"known until {moment(proposal.demand_until)}, "
+    past = _pasts(matter.records, until=proposal)
+    kinds = sorted({*(each.gpu_type for each in proposal.supplies), *(each.gpu_type for each in proposal.lines)})
+    return doc.sections(
+        doc.Note(words=strong(clipped(proposal.headline, at_most=400))),
+        doc.Note(words=frozen, mood=doc.Mood.WARN, is_framed=True) if proposal.frozen_because else None,
+        doc.Note(
+            words=(strong(_state(record), mood), f"  {next_step(matter)}  ", *((code(command),) if command else ())),
+            is_framed=True,
+        ),
+        doc.Note(words=soft(since)),
+        doc.Items(items=[toned(f"contradiction: {each}", doc.Mood.BAD) for each in matter.contradictions])
+        if matter.contradictions else None,
+        _legend(has_curves=any(len(each) > 1 for each in past.values())),
+        *(_section(kind, matter, proposal, past) for kind in kinds),
+        doc.Note(words=soft(f"The demand: {until}{proposal.known_hour_ratio:.0%} of its hours.")),
+        doc.listed_under("What could not be told", proposal.notes, key="notes"),
+        _last_proposals(matter.records),
+    )  # fmt: skip
+
+
+def _legend(*, has_curves: bool) -> doc.Legend:
+    return doc.Legend(
+        parts=(
+            doc.Bar(said="proposed", parts=((1.0, doc.Shade.SKY),)),
+            doc.Bar(said="more than before", parts=((1.0, doc.Shade.GREEN),)),
+            doc.Bar(said="less", parts=((1.0, doc.Shade.ORANGE),)),
+            doc.Bar(said="in force", outline=1.0),
+            doc.Bar(said="guarantee", ticks=(0.5,)),
+            doc.Bar(said="used", dots=(0.5,)),
+            doc.Bar(said="wanted, queue included; › beyond the scale", rings=(0.5,)),  # noqa: RUF001
+            "in force: as the ledger knows it; used and wanted: mean of the last full day; debt below 0: it lent",
+            *(("curve: the last 14 days",) if has_curves else ()),
+        )
+    )
+
+
+def _section(
+    kind: GpuType,
+    matter: QuotaMatter,
+    proposal: QuotaProposal,
+    past: Mapping[tuple[TeamName, GpuType], Sequence[int]],
+) -> tuple[doc.Block, ...]:
+    lines = [each for each in proposal.lines if each.gpu_type == kind]
+    supply = next((each for each in proposal.supplies if each.gpu_type == kind), None)
+    ordered = sorted(lines, key=lambda each: (-abs(each.after - each.before), -each.after, each.team))
+    whole = _scale(lines, matter.used)
+    state = None if matter.record is None else matter.record.state
+    return doc.sections(
+        doc.Heading(text=kind or "All GPUs"),
+        None if supply is None else _supply(supply),
+        doc.Note(words=_moves(lines, dict(proposal.step_caps).get(kind))),
+        doc.Table(
+            key=f"lines_{kind}" if kind else "lines",
+            columns=(
+                doc.Column(title="Team", kind=doc.Kind.NAME, is_strong=True),
+                doc.Column(title="Change", kind=doc.Kind.CHANGE),
+                doc.Column(title="", key="bar", kind=doc.Kind.DRAWN),
+                doc.Column(title="", key="curve", kind=doc.Kind.DRAWN),
+                doc.Column(title="Before", kind=doc.Kind.GPUS),
+                doc.Column(title="After", kind=doc.Kind.GPUS, is_strong=True),
+                doc.Column(title="In force", kind=doc.Kind.GPUS),
+                doc.Column(title="Guarantee", kind=doc.Kind.GPUS),
+                doc.Column(title="Used", kind=doc.Kind.GPUS),
+                doc.Column(title="Wanted", kind=doc.Kind.GPUS),
+                doc.Column(title="Debt", kind=doc.Kind.CHANGE),
+            ),
+            rows=[
+                _row(each, state, matter.used, whole=whole, past=past.get((each.team, kind), ())) for each in ordered
+            ],
+            empty="",
+            at_most=_ROWS_OPEN,
+            folded="teams",
+        ),
+    )  # fmt: skip
+
+
+def _moves(lines: Sequence[ProposedQuota], step_cap: float | None) -> str:
+    changes = [each.after - each.before for each in lines]
+    changed = sum(abs(each) > 0 for each in changes)
+    every = f"All quotas together: {sum(each.after for each in lines)}."
+    if not changed:
+        return f"No quota changes. {every}"
+    up, down = round(sum(each for each in changes if each > 0)), round(-sum(each for each in changes if each < 0))
+    teams = f"{changed} of {len(lines)} team{'' if len(lines) == 1 else 's'} change{'s' if changed == 1 else ''}"
+    cap = "" if step_cap is None else f"; {step_cap:g} might move in a day"
+    return f"{teams}: {up} GPUs are given, {down} taken{cap}. {every}"
+
+
+def _row(
+    line: ProposedQuota, state: ProposalState | None, used_by: Used, *, whole: float, past: Sequence[int]
+) -> doc.Row:
+    change, used = line.after - line.before, used_by.get((line.team, line.gpu_type))
+    held, words = _in_force(line, state)
+    numbers = {"proposed": gpus(line.after), "in force": words, "guarantee": gpus(line.guarantee),
+               "used": "not known" if used is None else gpus(used), "wanted": gpus(line.wanted_mean)}  # fmt: skip
+    shade = doc.Shade.GREEN if change > 0 else doc.Shade.ORANGE if change < 0 else doc.Shade.SKY
+    mood = doc.Mood.GOOD if change > 0 else doc.Mood.BAD if change < 0 else None
+    bar = doc.Bar(
+        said=", ".join(f"{what} {number}" for what, number in numbers.items()),
+        parts=((share_of(line.after, whole), shade),),
+        outline=None if held is None else share_of(held, whole),
+        ticks=(share_of(line.guarantee, whole),),
+        rings=(min(2.0, line.wanted_mean / whole),),
+        dots=() if used is None else (share_of(used, whole),),
+    )
+    spark: doc.Cell = ""
+    if len(past) > 1:
+        spark = doc.Spark(said=f"from {past[0]} to {past[-1]} in {len(past)} proposals", values=tuple(past))
+    note = (clipped(line.reason), *((f" · {clipped(line.counterfactual)}",) if change else ()))
+    return doc.Row(
+        cells=(
+            line.team, toned(signed(change), mood), bar, spark, line.before, line.after, words, line.guarantee,
+            "not known" if used is None else used, line.wanted_mean, round(line.debt, 1),
+        ),
+        note=note,
+    )  # fmt: skip
+
+
+def _in_force(line: ProposedQuota, state: ProposalState | None) -> tuple[float | None, str]:
+    """Return what the team is held to as far as the ledger knows, and in words."""
+    if state is ProposalState.APPLIED:
+        return line.after, gpus(line.after)
+    if state in _HALF_WAY:
+        return None, "half-way"
+    return line.limit, "no limit" if line.limit is None else gpus(line.limit)
+
+
+def _scale(lines: Sequence[ProposedQuota], used: Used) -> float:
+    """Return how many GPUs the width of the picture stands for."""
+    quotas = max(
+        (max(each.after, each.guarantee, each.limit or 0, used.get((each.team, each.gpu_type), 0.0)) for each in lines),
+        default=0.0,
+    )
+    wanted = max((each.wanted_mean for each in lines if math.isfinite(each.wanted_mean)), default=0.0)
+    return max(1.0, quotas, min(wanted, _BEYOND * quotas)) * 1.02
+
+
+def _supply(supply: SupplyLine) -> doc.Shares:
+    kept_back = max(0.0, supply.installed - supply.supply - supply.broken - supply.in_rollouts)
+    parts = (
+        (supply.supply, "to give out", doc.Shade.SKY),
+        (supply.broken, "broken", doc.Shade.ORANGE),
+        (supply.in_rollouts, "in rollouts", doc.Shade.YELLOW),
+        (kept_back, f"kept back (slack {supply.slack:g}, for what breaks)", doc.Shade.GREY),
+    )
+    return doc.Shares(
+        title="What is installed, by where it is",
+        about=f"{supply.installed:g} installed",
+        whole=supply.installed,
+        parts=[doc.Share(what=f"{size:g}", size=size, said=what, shade=shade) for size, what, shade in parts],
+    )
+
+
+def _last_proposals(records: Sequence[ProposalRecord]) -> tuple[doc.Block, ...]:
+    past = _by_day(records)[:_DAYS_BACK]
+    return (doc.Heading(text="The last proposals"), _history_table(past)) if past else ()
+
+
+def _history_table(records: Sequence[ProposalRecord]) -> doc.Table:
+    return doc.Table(
+        columns=(
+            doc.Column(title="Day", kind=doc.Kind.DAY),
+            doc.Column(title="Proposal", kind=doc.Kind.NAME),
+            doc.Column(title="State", kind=doc.Kind.NAME),
+            doc.Column(title="Since", kind=doc.Kind.MOMENT),
+            doc.Column(title="By"),
+            doc.Column(title="Moves", kind=doc.Kind.NAME),
+            doc.Column(title="Said", kind=doc.Kind.WORDS),
+        ),
+        rows=[_past_row(each) for each in records],
+        empty="Nothing was ever proposed.",
+        at_most=max(1, len(records)),
+    )
+
+
+def _past_row(record: ProposalRecord) -> tuple[doc.Cell, ...]:
+    given, taken = moved_gpus(record.proposal)
+    return (
+        record.proposal.day, link(record.name, f"quotas?proposal={quote(record.name)}"),
+        toned(_state(record), _MOODS.get(record.state, doc.Mood.SOFT)), record.since, record.actor,
+        f"{signed(given)} / {signed(-taken)}", clipped(record.proposal.headline, at_most=160),
+    )  # fmt: skip
+
+
+def _state(record: ProposalRecord | None) -> str:
+    return "computed" if record is None else record.state.value.replace("_", " ")
+
+
+def _by_day(records: Sequence[ProposalRecord]) -> list[ProposalRecord]:
+    """Return of each day the newest proposal that counts, newest first."""
+    found: dict[object, ProposalRecord] = {}
+    for record in records:
+        known = found.get(record.proposal.day)
+        if known is None or (record.state is ProposalState.APPLIED and known.state is not ProposalState.APPLIED):
+            found[record.proposal.day] = record
+    return sorted(found.values(), key=lambda each: each.proposal.day, reverse=True)
+
+
+def _pasts(
+    records: Sequence[ProposalRecord], *, until: QuotaProposal
+) -> Mapping[tuple[TeamName, GpuType], Sequence[int]]:
+    """Return what was proposed to each team, a number a day, the oldest first; refused proposals are no past."""
+    earlier = [
+        each.proposal
+        for each in _by_day(records)
+        if each.proposal.day < until.day and each.state is not ProposalState.REFUSED
+    ]
+    found: dict[tuple[TeamName, GpuType], list[int]] = {}
+    for proposal in [*reversed(earlier[: _DAYS_BACK - 1]), until]:
+        for line in proposal.lines:
+            found.setdefault((line.team, line.gpu_type), []).append(line.after)
+    return found
+
+
+# -- what the other commands show --
+
+
+def history_document(records: Sequence[ProposalRecord], *, cluster: str) -> doc.Document:
+    """Return the proposals of all days, as they were kept."""
+    return doc.Document(title="Proposals", cluster=cluster, about="the newest first", blocks=(_history_table(records),))
+
+
+def beside_document(found: Beside, *, cluster: str) -> doc.Document:
+    """Return what is in force, what is proposed, and what was agreed."""
+    record = found.record
+    has_types = any(each.line.gpu_type for each in found.rows)
+    changed = ", ".join(each.line.team for each in found.rows if not each.is_as_read)
+    stale = f"changed since it was proposed: {changed}; propose anew before it is applied"
+    return doc.Document(
+        title=f"{record.name}: {_state(record)}",
+        cluster=cluster,
+        about="what is in force, what is proposed, what was agreed",
+        blocks=doc.sections(
+            doc.Table(
+                columns=(
+                    doc.Column(title="Team", kind=doc.Kind.NAME),
+                    *((doc.Column(title="Type"),) if has_types else ()),
+                    doc.Column(title="In force", kind=doc.Kind.GPUS),
+                    doc.Column(title="Proposed", kind=doc.Kind.GPUS),
+                    doc.Column(title="Change", kind=doc.Kind.CHANGE),
+                    doc.Column(title="Guarantee", kind=doc.Kind.GPUS),
+                    doc.Column(title="At most", kind=doc.Kind.GPUS),
+                ),
+                rows=[
+                    (
+                        each.line.team,
+                        *((each.line.gpu_type,) if has_types else ()),
+                        "no limit" if each.limit is None else each.limit,
+                        each.line.after,
+                        "" if each.limit is None else each.line.after - each.limit,
+                        each.line.guarantee,
+                        "no cap" if math.isinf(each.line.most) else each.line.most,
+                    )
+                    for each in found.rows
+                ],
+                at_most=max(1, len(found.rows)),
+            ),
+            doc.Note(words=stale) if changed and record.state is ProposalState.PROPOSED else None,
+            doc.Note(words="this scheduler keeps no limits") if found.read_at is None else None,
+        ),
+    )
+
+
+def preview_document(found: Preview, *, cluster: str) -> doc.Document:
+    """Return what would be set, and what is in the way."""
+    return doc.Document(
+        title=f"{found.record.name}: {_state(found.record)}",
+        cluster=cluster,
+        about="what applying it would do",
+        blocks=doc.sections(
+            doc.Items(items=[f"would be set: {each}" for each in found.changes] or ["nothing would be set"]),
+            doc.Items(items=[toned(f"in the way: {each}", doc.Mood.BAD) for each in found.hindrances]),
+            doc.Items(items=[toned(f"warning: {each}", doc.Mood.WARN) for each in found.warnings]),
+        ),
+    )
+
+
+def team_document(found: OfTeam, *, cluster: str) -> doc.Document:
+    """Return one team's agreements, its quota with the reason, and what it was before."""
+    itself = doc.Note(words="it gets no quota itself: the teams below it do, and its terms bind their sum")
+    past = [
+        f"{record.proposal.day}{_of(line.gpu_type)} {line.before:g} -> {line.after} ({_state(record)}): {line.reason}"
+        for record, line in _history_lines(found)
+    ]
+    return doc.Document(
+        title=f"{found.team} on {found.day}",
+        cluster=cluster,
+        about="all that is known of its quota",
+        blocks=doc.sections(
+            doc.Fields(
+                rows={
+                    "belongs to": found.belongs_to or "",
+                    "proposal": f"{found.proposal.proposal}, {found.state.replace('_', ' ')}",
+                }
+            ),
+            doc.Items(items=[*(_agreed(*each) for each in found.contracts), *found.projects]),
+            *(_quota(each, found.used.get((each.team, each.gpu_type))) for each in found.lines),
+            None if found.lines else itself,
+            *(_reclaim(each) for each in found.reclaims.by_type),
+            (doc.Heading(text="Until now"), doc.Items(items=past)) if past else None,
+            doc.listed_under("Notes", found.notes),
+        ),
+    )
+
+
+def _quota(line: ProposedQuota, used: float | None) -> tuple[doc.Block, ...]:
+    waited = None if used is None else max(0.0, line.wanted_mean - used)
+    is_same = round(line.before, 3) == line.after
+    return (
+        doc.Heading(text=f"The quota{_of(line.gpu_type)}"),
+        doc.Fields(
+            rows={
+                "held to": "nothing" if line.limit is None else f"{line.limit} GPUs",
+                "proposed": str(line.after) if is_same else f"{line.before:g} -> {line.after}",
+                "wanted": f"{line.wanted_mean:.1f} GPUs on average of the last full day, queue included",
+                "ran": "" if used is None else f"{used:.1f} GPUs",
+                "waited for": "" if waited is None else f"{waited:.1f} GPUs",
+                "ran last": f"{line.ran_last:g} GPUs in the last full hour",
+                "debt": _debt(line.debt),
+                "why": line.reason,
+                "without it": line.counterfactual,
+            }
+        ),
+    )
+
+
+def _reclaim(found: Reclaim) -> tuple[doc.Block, ...]:
+    """Return whose jobs preemption would end for the guarantee; one line where nothing would have to."""
+    report = found.report
+    stands = f"{found.guarantee:g} GPUs guaranteed, {found.runs} run, {found.free} healthy ones stand free"
+    heading = doc.Heading(text=f"If it wanted all of its guarantee{_of(found.gpu_type)} now")
+    if not report.wanted_gpus:
+        return heading, doc.Note(words=f"{stands}: no job would have to end")
+    jobs = [
+        f"job {each.job} of {each.team}: {each.gpu_count} GPUs, ran for {each.ran.total_seconds() / 3600:.1f} hours"
+        for each in report.jobs
+    ]
+    missing = f"{report.missing_gpus:g} GPUs, until jobs end by themselves" if report.missing_gpus else ""
+    return (
+        heading,
+        doc.Note(words=f"{stands}: {report.wanted_gpus:g} would have to come from borrowers"),
+        doc.Items(items=jobs or ["no borrower's job may be taken"], at_most=_JOBS_SHOWN),
+        doc.Fields(rows={"to wait for": missing, "rule": report.rule, "scheduler": report.scheduler}),
+    )
+
+
+def _agreed(kind: GpuType, contract: Contract | None) -> str:
+    name = f"{kind}: " if kind else ""
+    if contract is None:
+        return f"{name}nothing was agreed for this day"
+    terms = contract.terms
+    limits = {
+        "borrows at most": terms.borrow_limit, "lends at most": terms.lend_limit,
+        "reserved": terms.reserved or math.inf, "never more than": terms.cap,
+    }  # fmt: skip
+    more = "".join(f", {what} {amount:g}" for what, amount in limits.items() if math.isfinite(amount))
+    given = f"guarantee {terms.guarantee:g}, weight {terms.weight:g}{more}, priority {terms.priority}"
+    return f"{name}{contract.words}: {given}"
+
+
+def _debt(debt: float) -> str:
+    if abs(debt) < 0.05:
+        return "none: it had its fair share"
+    if debt > 0:
+        return f"it had {debt:.1f} GPUs beyond its fair share"
+    return f"others had {-debt:.1f} GPUs of its fair share"
+
+
+def _of(kind: GpuType) -> str:
+    return f" of {kind}" if kind else ""
+
+
+def _history_lines(found: OfTeam) -> Iterable[tuple[ProposalRecord, ProposedQuota]]:
+    return ((each, line) for each in found.history for line in each.proposal.lines if line.team == found.team)
+
+
+# -- JSON --
+
+
+def proposal_json(
+    proposal: QuotaProposal,
+    record: ProposalRecord | None,
+    *,
+    cluster: str,
+    used: Used,
+    contradictions: Sequence[str] = (),
+) -> dict[str, object]:
+    """Return what `ops-pipelines quota propose --json` prints; `state` is `computed` where it is not kept."""
+    return {
+        "cluster": cluster,
+        "day": proposal.day.isoformat(),
+        "proposal": proposal.proposal,
+        "state": "computed" if record is None else record.state,
+        "since": proposal.made_at if record is None else record.since,
+        "actor": "" if record is None else record.actor,
+        "reason": "" if record is None else record.reason,
+        "made_at": proposal.made_at,
+        "headline": proposal.headline,
+        "stands_still": proposal.frozen_because,
+        "lines": [_json_line(each, used=used) for each in proposal.lines],
+        "supplies": [
+            {
+                "gpu_type": each.gpu_type,
+                "installed": each.installed,
+                "broken": each.broken,
+                "in_rollouts": each.in_rollouts,
+                "kept_back": each.slack,
+                "supply": each.supply,
+            }
+            for each in proposal.supplies
+        ],
+        "notes": proposal.notes,
+        "contradictions": contradictions,
+        "demand_until": proposal.demand_until,
+        "known_hour_ratio": proposal.known_hour_ratio,
+    }
+
+
+def _json_line(line: ProposedQuota, *, used: Used) -> dict[str, object]:
+    return {
+        "team": line.team,
+        "gpu_type": line.gpu_type,
+        "limit": line.limit,
+        "before": line.before,
+        "after": line.after,
+        "guarantee": line.guarantee,
+        "most": _finite(line.most),
+        "used_mean": used.get((line.team, line.gpu_type)),
+        "wanted_mean": line.wanted_mean,
+        "ran_last": line.ran_last,
+        "debt": line.debt,
+        "reason": line.reason,
+        "counterfactual": line.counterfactual,
+    }
+
+
+def beside_json(found: Beside, *, cluster: str) -> dict[str, object]:
+    """Return what `ops-pipelines quota diff --json` prints."""
+    return {
+        "cluster": cluster,
+        "proposal": found.record.name,
+        "state": found.record.state,
+        "read_at": found.read_at,
+        "rows": [
+            {
+                "team": each.line.team,
+                "gpu_type": each.line.gpu_type,
+                "in_force": each.limit,
+                "proposed": each.line.after,
+                "guarantee": each.line.guarantee,
+                "most": _finite(each.line.most),
+                "is_as_read": each.is_as_read,
+            }
+            for each in found.rows
+        ],
+    }
+
+
+def preview_json(found: Preview, *, cluster: str) -> dict[str, object]:
+    """Return what `ops-pipelines quota apply --dry-run --json` prints."""
+    return {
+        "cluster": cluster,
+        "proposal": found.record.name,
+        "state": found.record.state,
+        "changes": [str(each) for each in found.changes],
+        "hindrances": found.hindrances,
+        "warnings": found.warnings,
+    }
+
+
+def history_json(records: Sequence[ProposalRecord], *, cluster: str) -> dict[str, object]:
+    """Return what `ops-pipelines quota history --json` prints."""
+    return {"cluster": cluster, "proposals": [record_json(each) for each in records]}
+
+
+def record_json(record: ProposalRecord) -> dict[str, object]:
+    """Return one proposal of `quota history --json`, which `quota apply --json` prints, too."""
+    return {
+        "proposal": record.name,
+        "day": record.proposal.day.isoformat(),
+        "state": record.state,
+        "since": record.since,
+        "actor": record.actor,
+        "changed_count": sum(line.changes_anything for line in record.proposal.lines),
+        "headline": record.proposal.headline,
+        "reason": record.reason,
+    }
+
+
+def team_json(found: OfTeam, *, cluster: str) -> dict[str, object]:
+    """Return what `ops-pipelines quota explain --json` prints."""
+    return {
+        "cluster": cluster,
+        "team": found.team,
+        "day": found.day.isoformat(),
+        "belongs_to": found.belongs_to,
+        "proposal": found.proposal.proposal,
+        "state": found.state,
+        "agreed": [_json_agreed(*each, is_agreed=found.is_agreed) for each in found.contracts],
+        "projects": found.projects,
+        "lines": [_json_line(each, used=found.used) for each in found.lines],
+        "history": [
+            {
+                "day": record.proposal.day.isoformat(),
+                "proposal": record.name,
+                "state": record.state,
+                "gpu_type": line.gpu_type,
+                "before": line.before,
+                "after": line.after,
+                "reason": line.reason,
+            }
+            for record, line in _history_lines(found)
+        ],
+        "reclaim": [
+            {
+                "gpu_type": each.gpu_type,
+                "guarantee": each.guarantee,
+                "runs": each.runs,
+                "free": each.free,
+                "wanted": each.report.wanted_gpus,
+                "jobs": [
+                    {"job": job.job, "team": job.team, "gpus": job.gpu_count, "ran_seconds": job.ran.total_seconds()}
+                    for job in each.report.jobs
+                ],
+                "missing": each.report.missing_gpus,
+                "rule": each.report.rule,
+                "scheduler": each.report.scheduler,
+            }
+            for each in found.reclaims.by_type
+        ],
+        "notes": found.notes,
+    }
+
+
+def _json_agreed(kind: GpuType, contract: Contract | None, *, is_agreed: bool) -> dict[str, object]:
+    terms = None if contract is None else contract.terms
+    return {
+        "gpu_type": kind,
+        "contract": "nothing was agreed for this day" if contract is None else contract.words,
+        "guarantee": 0.0 if terms is None else terms.guarantee,
+        "weight": float(is_agreed) if terms is None else terms.weight,
+        "borrow_limit": None if terms is None else _finite(terms.borrow_limit),
+        "lend_limit": None if terms is None else _finite(terms.lend_limit),
+        "reserved": 0.0 if terms is None else terms.reserved,
+        "cap": None if terms is None else _finite(terms.cap),
+        "priority": 0 if terms is None else terms.priority,
+    }
+
+
+def _finite(amount: float) -> float | None:
+    return None if math.isinf(amount) else amount
