@@ -44,7 +44,6 @@ from ops_pipelines.observe.alerts import (
     reject_delivery,
     take_in_alerts,
 )
-from ops_pipelines.pages.index import Listed, write_index
 from ops_pipelines.people.orders import ForgedLink, LinkRefused
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.remediate.plans.configuration import read_vital_signs, vital_signs
@@ -53,14 +52,12 @@ from ops_pipelines.report.json_form import to_json
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
 from ops_pipelines.resources.http_limits import Places, RequestRefused, read_body
 from ops_pipelines.resources.webhook import Admission, WebhookGate
-from ops_pipelines.terminal.link_approval import LONGEST_FORM_BYTES, FormRefused, SentForm, show_plan, take_yes
-from ops_pipelines.terminal.pages_in_making import PageInMaking
+from ops_pipelines.terminal.approval import LONGEST_FORM_BYTES, FormRefused, SentForm, show_plan, take_yes
 from ops_pipelines.terminal.rollout_pages import NoSuchRollout, RolloutPages
-from ops_pipelines.terminal.status_views import HealthView, view_health
+from ops_pipelines.terminal.served_pages import Listed, NoReview, NotThere, PageInMaking, WeeklyPages, write_index
 from ops_pipelines.terminal.team_pages import TeamPages
-from ops_pipelines.terminal.teams_at_hand import NotThere
-from ops_pipelines.terminal.vital_metrics import VitalSignsCollector
-from ops_pipelines.terminal.weekly_pages import NoReview, WeeklyPages
+from ops_pipelines.terminal.views import HealthView, view_health
+from ops_pipelines.terminal.vital_signs import VitalSignsCollector
 
 _PLACES = {"health": 8, "pages": 10, "reviews": 4, "approvals": 8, "alerts": 4}
 """How many requests of each kind are answered at once; whoever comes beyond is told to come again. A database that
@@ -510,8 +507,8 @@ Refuse = Callable[..., Response]
 
 def _calendar(site: Site) -> Route:
     def calendar(request: Request) -> Response:
-        from ops_pipelines.pages.calendar_feed import MEDIA_TYPE, write_calendar
         from ops_pipelines.people.planned_times import planned_times
+        from ops_pipelines.terminal.served_pages import MEDIA_TYPE, write_calendar
 
         try:
             cluster = site.open_cluster()

@@ -21,7 +21,8 @@ def describe_forecast(
     forecast: CapacityForecast, completeness: Completeness, *, desk: TeamsDesk
 ) -> Mapping[str, dg.MetadataValue]:
     """Return what the page of the forecast shows."""
-    from ops_pipelines.capacity.report import forecast_document, project_table
+    from ops_pipelines.capacity.report import forecast_document
+    from ops_pipelines.capacity.tables import project_table
 
     limit = desk.capacity_policy.shortage_probability_max
     document = forecast_document(forecast, shortage_probability_max=limit)

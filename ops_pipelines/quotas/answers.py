@@ -1,8 +1,11 @@
-"""What is asked about quotas, found: a proposal by name, what is in force beside it, all on one team. Prints nothing.
+"""What is asked about quotas, found: a proposal by name, what is in force beside it, all on one team; and as JSON.
 
-Unknown names are refused with those that come near. The shape of answers is `quotas.report`'s.
+Unknown names are refused with those that come near. How answers look is `quotas.report`'s. The keys of the JSON are a
+contract with the scripts of operators; null there: without limit, or not known.
 """
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from difflib import get_close_matches
@@ -17,6 +20,7 @@ from ops_pipelines.core.proposal import (
     TeamName,
 )
 from ops_pipelines.core.sources import SourceError
+from ops_pipelines.quotas.apply import Preview
 from ops_pipelines.quotas.changes import in_force_before, limit_of
 from ops_pipelines.quotas.daily_work import newest_of
 from ops_pipelines.quotas.propose import Used, propose, used_in
@@ -78,6 +82,11 @@ class OfTeam:
     @property
     def lines(self) -> tuple[ProposedQuota, ...]:
         return tuple(each for each in self.proposal.lines if each.team == self.team)
+
+    @property
+    def history_lines(self) -> Iterable[tuple[ProposalRecord, ProposedQuota]]:
+        """Return what each proposal said of the team, the newest first."""
+        return ((each, line) for each in self.history for line in each.proposal.lines if line.team == self.team)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -186,3 +195,180 @@ def _history(day: date, desk: TeamsDesk) -> tuple[ProposalRecord, ...]:
     records = desk.cluster.ledger.proposals(limit=_LOOKED_BACK)
     past = [each for each in records if each.proposal.day <= day and each.state is not ProposalState.SUPERSEDED]
     return tuple(past[:_HISTORY])
+
+
+# -- JSON --
+
+
+def proposal_json(
+    proposal: QuotaProposal,
+    record: ProposalRecord | None,
+    *,
+    cluster: str,
+    used: Used,
+    contradictions: Sequence[str] = (),
+) -> dict[str, object]:
+    """Return what `ops-pipelines quota propose --json` prints; `state` is `computed` where it is not kept."""
+    return {
+        "cluster": cluster,
+        "day": proposal.day.isoformat(),
+        "proposal": proposal.proposal,
+        "state": "computed" if record is None else record.state,
+        "since": proposal.made_at if record is None else record.since,
+        "actor": "" if record is None else record.actor,
+        "reason": "" if record is None else record.reason,
+        "made_at": proposal.made_at,
+        "headline": proposal.headline,
+        "stands_still": proposal.frozen_because,
+        "lines": [_json_line(each, used=used) for each in proposal.lines],
+        "supplies": [
+            {
+                "gpu_type": each.gpu_type,
+                "installed": each.installed,
+                "broken": each.broken,
+                "in_rollouts": each.in_rollouts,
+                "kept_back": each.slack,
+                "supply": each.supply,
+            }
+            for each in proposal.supplies
+        ],
+        "notes": proposal.notes,
+        "contradictions": contradictions,
+        "demand_until": proposal.demand_until,
+        "known_hour_ratio": proposal.known_hour_ratio,
+    }
+
+
+def _json_line(line: ProposedQuota, *, used: Used) -> dict[str, object]:
+    return {
+        "team": line.team,
+        "gpu_type": line.gpu_type,
+        "limit": line.limit,
+        "before": line.before,
+        "after": line.after,
+        "guarantee": line.guarantee,
+        "most": _finite(line.most),
+        "used_mean": used.get((line.team, line.gpu_type)),
+        "wanted_mean": line.wanted_mean,
+        "ran_last": line.ran_last,
+        "debt": line.debt,
+        "reason": line.reason,
+        "counterfactual": line.counterfactual,
+    }
+
+
+def beside_json(found: Beside, *, cluster: str) -> dict[str, object]:
+    """Return what `ops-pipelines quota diff --json` prints."""
+    return {
+        "cluster": cluster,
+        "proposal": found.record.name,
+        "state": found.record.state,
+        "read_at": found.read_at,
+        "rows": [
+            {
+                "team": each.line.team,
+                "gpu_type": each.line.gpu_type,
+                "in_force": each.limit,
+                "proposed": each.line.after,
+                "guarantee": each.line.guarantee,
+                "most": _finite(each.line.most),
+                "is_as_read": each.is_as_read,
+            }
+            for each in found.rows
+        ],
+    }
+
+
+def preview_json(found: Preview, *, cluster: str) -> dict[str, object]:
+    """Return what `ops-pipelines quota apply --dry-run --json` prints."""
+    return {
+        "cluster": cluster,
+        "proposal": found.record.name,
+        "state": found.record.state,
+        "changes": [str(each) for each in found.changes],
+        "hindrances": found.hindrances,
+        "warnings": found.warnings,
+    }
+
+
+def history_json(records: Sequence[ProposalRecord], *, cluster: str) -> dict[str, object]:
+    """Return what `ops-pipelines quota history --json` prints."""
+    return {"cluster": cluster, "proposals": [record_json(each) for each in records]}
+
+
+def record_json(record: ProposalRecord) -> dict[str, object]:
+    """Return one proposal of `quota history --json`, which `quota apply --json` prints, too."""
+    return {
+        "proposal": record.name,
+        "day": record.proposal.day.isoformat(),
+        "state": record.state,
+        "since": record.since,
+        "actor": record.actor,
+        "changed_count": sum(line.changes_anything for line in record.proposal.lines),
+        "headline": record.proposal.headline,
+        "reason": record.reason,
+    }
+
+
+def team_json(found: OfTeam, *, cluster: str) -> dict[str, object]:
+    """Return what `ops-pipelines quota explain --json` prints."""
+    return {
+        "cluster": cluster,
+        "team": found.team,
+        "day": found.day.isoformat(),
+        "belongs_to": found.belongs_to,
+        "proposal": found.proposal.proposal,
+        "state": found.state,
+        "agreed": [_json_agreed(*each, is_agreed=found.is_agreed) for each in found.contracts],
+        "projects": found.projects,
+        "lines": [_json_line(each, used=found.used) for each in found.lines],
+        "history": [
+            {
+                "day": record.proposal.day.isoformat(),
+                "proposal": record.name,
+                "state": record.state,
+                "gpu_type": line.gpu_type,
+                "before": line.before,
+                "after": line.after,
+                "reason": line.reason,
+            }
+            for record, line in found.history_lines
+        ],
+        "reclaim": [
+            {
+                "gpu_type": each.gpu_type,
+                "guarantee": each.guarantee,
+                "runs": each.runs,
+                "free": each.free,
+                "wanted": each.report.wanted_gpus,
+                "jobs": [
+                    {"job": job.job, "team": job.team, "gpus": job.gpu_count, "ran_seconds": job.ran.total_seconds()}
+                    for job in each.report.jobs
+                ],
+                "missing": each.report.missing_gpus,
+                "rule": each.report.rule,
+                "scheduler": each.report.scheduler,
+            }
+            for each in found.reclaims.by_type
+        ],
+        "notes": found.notes,
+    }
+
+
+def _json_agreed(kind: GpuType, contract: Contract | None, *, is_agreed: bool) -> dict[str, object]:
+    terms = None if contract is None else contract.terms
+    return {
+        "gpu_type": kind,
+        "contract": "nothing was agreed for this day" if contract is None else contract.words,
+        "guarantee": 0.0 if terms is None else terms.guarantee,
+        "weight": float(is_agreed) if terms is None else terms.weight,
+        "borrow_limit": None if terms is None else _finite(terms.borrow_limit),
+        "lend_limit": None if terms is None else _finite(terms.lend_limit),
+        "reserved": 0.0 if terms is None else terms.reserved,
+        "cap": None if terms is None else _finite(terms.cap),
+        "priority": 0 if terms is None else terms.priority,
+    }
+
+
+def _finite(amount: float) -> float | None:
+    return None if math.isinf(amount) else amount

@@ -87,7 +87,7 @@ def plain_table(*titles: str) -> RichTable:
     """Return a table without lines, whose cells are folded."""
     table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in titles:
-        table.add_column(title, overflow="fold")
+        table.add_column(printable(title), overflow="fold")
     return table
 
 
@@ -152,7 +152,7 @@ def _grid(rows: Mapping[str, Words], *, left: int = 0) -> RichTable:
     grid.add_column(overflow="fold")
     for name, value in rows.items():
         if value:
-            grid.add_row(name, text_of(value))
+            grid.add_row(printable(name), text_of(value))
     return grid
 
 
@@ -216,7 +216,7 @@ def _print_rows(out: Console, columns: Sequence[_Printed], rows: Sequence[Row], 
             least = each.longest_word if is_tight else each.least
             width = least + max(0, min(room, each.widest - least))
             room -= width - least
-        drawn.add_column(each.title, justify=justify, overflow="fold", width=width)
+        drawn.add_column(printable(each.title), justify=justify, overflow="fold", width=width)
     for number, row in enumerate(rows):
         if row.role is RowRole.SUM:
             drawn.add_section()

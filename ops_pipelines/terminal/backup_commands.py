@@ -8,8 +8,15 @@ from typing import Annotated
 
 import typer
 
-from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile, who_calls
-from ops_pipelines.terminal.edge import at_the_edge, complain, end_with
+from ops_pipelines.terminal.edge import (
+    DEFAULT_CLUSTER_FILE,
+    AsJson,
+    ClusterFile,
+    at_the_edge,
+    complain,
+    end_with,
+    who_calls,
+)
 
 WithLake = Annotated[bool, typer.Option("--lake", help="The lake too: it may be large.")]
 

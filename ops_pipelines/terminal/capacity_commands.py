@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile
-from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
+from ops_pipelines.terminal.edge import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile, ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
     from datetime import date
@@ -182,7 +181,7 @@ def backtest(
 
 def _open(ctx: typer.Context, cluster_file: Path) -> "TeamsDesk":
     """Return the desk; say on standard error what is not stated, for then nothing can be ordered."""
-    from ops_pipelines.terminal.quota_propose_commands import open_desk
+    from ops_pipelines.terminal.quota_commands import open_desk
 
     desk = open_desk(ctx, cluster_file)
     if desk.capacity is None and not desk.is_capacity_named:

@@ -13,10 +13,9 @@ from ops_pipelines.capacity.model import first_day_of, quarter_before, quarter_o
 from ops_pipelines.capacity.plan import CapacityReport
 from ops_pipelines.capacity.report import capacity_document, next_order
 from ops_pipelines.core.record import StatementFilesError
-from ops_pipelines.pages.index import Tile
 from ops_pipelines.report.html import page_of
 from ops_pipelines.teams.desk import TeamsDesk
-from ops_pipelines.terminal.teams_at_hand import NotThere
+from ops_pipelines.terminal.served_pages import NotThere, Tile
 
 _OFFERED = 8
 """Quarters, the present one and those before it."""

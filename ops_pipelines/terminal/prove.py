@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile, open_named
-from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
+from ops_pipelines.terminal.edge import (
+    DEFAULT_CLUSTER_FILE,
+    AsJson,
+    ClusterFile,
+    ExitCode,
+    at_the_edge,
+    complain,
+    open_named,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console

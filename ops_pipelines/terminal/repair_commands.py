@@ -8,15 +8,18 @@ from typing import Annotated
 
 import typer
 
-from ops_pipelines.terminal.caller import (
+from ops_pipelines.terminal.edge import (
     DEFAULT_CLUSTER_FILE,
     AsJson,
     ClusterFile,
+    ExitCode,
+    at_the_edge,
+    complain,
+    end_with,
     find_incident,
     open_named,
     who_calls,
 )
-from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
 
 repair_app = typer.Typer(
     help="The repair queue: nodes that no repair of ours helped.", no_args_is_help=True, rich_markup_mode=None
@@ -44,8 +47,14 @@ def ladder(
     from ops_pipelines.remediate.nodes.tests import standings_of
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.ladder_tables import print_ladder, print_rungs
-    from ops_pipelines.terminal.ladder_views import LadderView, RungsView, view_rungs, view_standing
+    from ops_pipelines.terminal.ladder import (
+        LadderView,
+        RungsView,
+        print_ladder,
+        print_rungs,
+        view_rungs,
+        view_standing,
+    )
     from ops_pipelines.terminal.outlook import Outlook
 
     cluster = open_named(ctx, cluster_file)
@@ -87,8 +96,7 @@ def probation(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FI
     from ops_pipelines.remediate.nodes.tests import probations_of
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.ladder_tables import print_probations
-    from ops_pipelines.terminal.ladder_views import ProbationsView, view_probation
+    from ops_pipelines.terminal.ladder import ProbationsView, print_probations, view_probation
 
     cluster = open_named(ctx, cluster_file)
     now = cluster.clock.now()
@@ -118,8 +126,7 @@ def list_queue(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_F
     from ops_pipelines.remediate.by_hand import queue_of
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.ladder_tables import print_queue
-    from ops_pipelines.terminal.ladder_views import QueueView, view_waiting
+    from ops_pipelines.terminal.ladder import QueueView, print_queue, view_waiting
 
     cluster = open_named(ctx, cluster_file)
     view = QueueView(

@@ -1,4 +1,4 @@
-"""Pages of rollouts for the web process: gathers what `pages.rollouts` and `pages.rollout` show, and changes nothing.
+"""Pages of rollouts for the web process: gathers what `terminal.rollout_page` shows, and changes nothing.
 
 What the gate sees may take weeks of the lake to read: it is asked once for all askers, and remembered for a while.
 """
@@ -13,12 +13,18 @@ from ops_pipelines.core.periods import WorkCalendar
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.rollout import Rollout
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.pages.rollout import RolloutMatter, write_rollout
-from ops_pipelines.pages.rollouts import MOST_RELEASES, MOST_ROLLOUTS, LyingRelease, write_rollouts
 from ops_pipelines.rollouts.bookings import calendar_of
 from ops_pipelines.rollouts.gate.evidence import Verdict
 from ops_pipelines.rollouts.gate_sources import judge_of
-from ops_pipelines.terminal.caller import RECENT
+from ops_pipelines.terminal.edge import RECENT
+from ops_pipelines.terminal.rollout_page import (
+    MOST_RELEASES,
+    MOST_ROLLOUTS,
+    LyingRelease,
+    RolloutMatter,
+    write_rollout,
+    write_rollouts,
+)
 
 _REMEMBERED = timedelta(seconds=20)
 """Passes look about as often; whoever reloads the page meanwhile gets what was seen before."""

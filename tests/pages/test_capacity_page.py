@@ -8,7 +8,8 @@ import pytest
 
 from ops_pipelines.capacity.model import Resource, SeriesKey, SupplyPoint, SupplyWeek
 from ops_pipelines.capacity.plan import CapacityPlan, CapacityReport
-from ops_pipelines.capacity.report import ROWS, capacity_document, kept_document, next_order
+from ops_pipelines.capacity.report import capacity_document, kept_document, next_order
+from ops_pipelines.capacity.tables import ROWS
 from ops_pipelines.capacity.words import amount, scale_of, series_name, type_name, usable_at
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.report.html import page_of

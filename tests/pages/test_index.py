@@ -6,7 +6,7 @@ from datetime import timedelta
 from ops_pipelines.core.health import Health, HealthWord
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import Incident, IncidentState
-from ops_pipelines.pages.index import Listed, Tile, write_index
+from ops_pipelines.terminal.served_pages import Listed, Tile, write_index
 from tests.ports.ledger_samples import incident
 from tests.simulator.fake_clock import BEGINNING as AT
 

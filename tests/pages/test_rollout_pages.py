@@ -14,12 +14,20 @@ from ops_pipelines.core.periods import WorkCalendar
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.core.release import ReleaseName
 from ops_pipelines.core.rollout import FINAL, Direction, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.pages.rollout import MOST_NODES, RolloutMatter, possible_orders, write_rollout
-from ops_pipelines.pages.rollout_picture import MOST_DRAWN, draw_course
-from ops_pipelines.pages.rollouts import MOST_ROLLOUTS, LyingRelease, write_rollouts
 from ops_pipelines.report.pictures.story import Tint
 from ops_pipelines.rollouts.course import ROLLOUT_TABLE
 from ops_pipelines.rollouts.gate.evidence import TestLine, Verdict, VerdictKind
+from ops_pipelines.terminal.rollout_page import (
+    MOST_DRAWN,
+    MOST_NODES,
+    MOST_ROLLOUTS,
+    LyingRelease,
+    RolloutMatter,
+    draw_course,
+    possible_orders,
+    write_rollout,
+    write_rollouts,
+)
 from tests.ports.ledger_samples import NOW
 from tests.ports.rollout_samples import HOUR, RELEASE, node, rollout, rollout_plan
 

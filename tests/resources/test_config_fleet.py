@@ -18,7 +18,7 @@ from ops_pipelines.resources.config.files import read_cluster
 from ops_pipelines.resources.config.install_settings import AnsibleSettings, find_install_gaps
 from ops_pipelines.resources.config.redfish_settings import Authentication, find_weaknesses
 from ops_pipelines.resources.config.strict_yaml import ConfigError
-from ops_pipelines.terminal.roll_call import call_the_roll
+from ops_pipelines.terminal.config_check import call_the_roll
 from ops_pipelines.wiring import assemble
 from tests.resources.install_orders import KEY, NODE, change, order
 
