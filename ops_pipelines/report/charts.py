@@ -11,7 +11,7 @@ from ops_pipelines.report.document import Bar, Shade, Shares, Spark
 from ops_pipelines.report.numbers import seen, share_of
 
 COLOURS: Mapping[Shade, str] = {
-    Shade.NONE: "none", Shade.GREY: "#9aa1ab", Shade.PALE: "#a6cee3", Shade.BLUE: "#0072b2", Shade.ORANGE: "#d55e00",
+    Shade.NONE: "none", Shade.GREY: "#b3b9c2", Shade.PALE: "#a6cee3", Shade.BLUE: "#0072b2", Shade.ORANGE: "#d55e00",
     Shade.GREEN: "#35a57f", Shade.YELLOW: "#e69f00", Shade.PINK: "#cc79a7", Shade.SKY: "#56b4e9",
 }  # fmt: skip
 STEPS = ("#e3edf7", "#a6cee3", "#5fa8d3", "#2171b5", "#08306b")

@@ -324,9 +324,11 @@ class Chart:
     """A picture that `report.charts` or `report.pictures` drew, and what it says in numbers."""
 
     title: str
-    svg: str
+    svg: str = ""
+    image: str = ""
+    """In place of `svg`: an address that holds a picture itself (`data:image/...`)."""
     narrow: str = ""
-    """The same for a phone; empty: `svg` is good for both."""
+    """The same for a phone, as the one or the other; empty: it is good for both."""
     numbers: Sequence[str] = ()
     is_small: bool = False
     """Several of these stand beside each other."""
@@ -351,6 +353,8 @@ class Fold:
     summary: str
     blocks: "Sequence[Block]"
     is_open: bool = False
+    is_printed: bool = True
+    """False: too much for a terminal, which prints the summary alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,6 +382,8 @@ class Document:
     blocks: Sequence[Block]
     command: str = ""
     """What prints the same in a terminal."""
+    state: Span | None = None
+    """How it stands, beside the title."""
     now: datetime | None = None
     """None: it says by itself of when it is."""
     measures: Mapping[str, int | float | str] | None = None

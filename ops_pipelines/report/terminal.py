@@ -105,7 +105,8 @@ def _style(span: Span) -> str:
 
 def print_document(out: Console, document: Document) -> None:
     """Print every block; what only a browser can do (other pages, charts) is left out."""
-    out.print(text_of(document.title, style="bold"))
+    state = (": ", document.state) if document.state is not None else ()
+    out.print(text_of((document.title, *state), style="bold"))
     for each in document.blocks:
         _print_block(out, each)
 
@@ -136,8 +137,8 @@ def _print_block(out: Console, block: Block) -> None:
             out.print(Text("\n") + text_of(block.title))
             out.print(Padding(_grid(block.rows), (0, 0, 0, 2)))
         case Fold():
-            out.print(text_of(f"{block.summary}:", style="dim"))
-            for inner in block.blocks:
+            out.print(text_of(f"{block.summary}{':' if block.is_printed else ''}", style="dim"))
+            for inner in block.blocks if block.is_printed else ():
                 _print_block(out, inner)
         case Chart():
             lines = block.numbers or ["the page draws it"]

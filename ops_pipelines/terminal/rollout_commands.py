@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ops_pipelines.core.cluster import Cluster
     from ops_pipelines.core.identity import NodeName
     from ops_pipelines.core.rollout import Rollout
-    from ops_pipelines.terminal.rollouts import RolloutView
+    from ops_pipelines.rollouts.report import RolloutMatter
 
 rollout_app = typer.Typer(
     help="Move drivers, firmware and system software over the nodes, in waves.",
@@ -55,18 +55,19 @@ def plan(
     finishes_at, lost_gpu_hours, teams [team, nodes, gpu_count, first_at, last_at], not_touched [node, reason],
     contradictions [rule, said, source, nodes], needs_yes_for, warnings.
     """
+    from ops_pipelines.core.proof import Refusal
     from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
+    from ops_pipelines.report.terminal import console, print_document
     from ops_pipelines.rollouts.orders import files_of, plan_release
-    from ops_pipelines.terminal.rollouts import print_plan, view_plan
+    from ops_pipelines.rollouts.report import plan_document, plan_json
 
     cluster = open_named(ctx, cluster_file)
-    view = view_plan(plan_release(files_of(cluster).release(release), cluster), cluster=cluster.name)
+    planned = plan_release(files_of(cluster).release(release), cluster)
     if json:
-        typer.echo(to_json(view))
+        typer.echo(to_json(plan_json(planned, cluster=cluster.name)))
     else:
-        print_plan(console(), view)
-    if view.plan is None:
+        print_document(console(), plan_document(planned, cluster=cluster.name))
+    if isinstance(planned.plan, Refusal):
         raise typer.Exit(ExitCode.REFUSED)
 
 
@@ -234,30 +235,31 @@ def _checked(reason: str) -> str:
 
 def _show(cluster: "Cluster", chosen: "tuple[Rollout, ...]", *, as_json: bool, is_short: bool) -> None:
     from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.rollouts import RolloutsView, print_history, print_rollouts
+    from ops_pipelines.report.terminal import console, print_document, print_lines
+    from ops_pipelines.rollouts.report import history_document, rollout_document, rollout_json
 
     problems: list[str] = []
-    view = RolloutsView(
-        cluster=cluster.name,
-        taken_at=cluster.clock.now(),
-        rollouts=tuple(_view(each, cluster, problems) for each in chosen),
-        problems=tuple(problems),
-    )
+    now = cluster.clock.now()
+    found = [_matter(each, cluster, problems) for each in chosen]
     if as_json:
-        typer.echo(to_json(view))
+        shown = [rollout_json(each.rollout, each.nodes, each.verdict, waits_for=each.waits_for) for each in found]
+        typer.echo(to_json({"cluster": cluster.name, "taken_at": now, "rollouts": shown, "problems": problems}))
     elif is_short:
-        print_history(console(), view)
+        nodes = {each.rollout.rollout: each.nodes for each in found}
+        print_document(console(), history_document(chosen, nodes, cluster=cluster.name))
     else:
-        print_rollouts(console(), view)
-    end_with(view.problems)
+        for each in found:
+            print_document(console(), rollout_document(each))
+        if not found:
+            print_lines(console(), ["no rollout is under way"])
+    end_with(problems)
 
 
-def _view(rollout: "Rollout", cluster: "Cluster", problems: list[str]) -> "RolloutView":
+def _matter(rollout: "Rollout", cluster: "Cluster", problems: list[str]) -> "RolloutMatter":
     from ops_pipelines.core.rollout import FINAL
     from ops_pipelines.core.sources import SourceError
     from ops_pipelines.rollouts.gate_sources import judge_of
-    from ops_pipelines.terminal.rollouts import view_rollout
+    from ops_pipelines.rollouts.report import RolloutMatter
 
     nodes = cluster.ledger.rollout_nodes(rollout.rollout)
     verdict = None
@@ -266,7 +268,15 @@ def _view(rollout: "Rollout", cluster: "Cluster", problems: list[str]) -> "Rollo
             verdict = judge_of(rollout, cluster)(rollout, nodes)
         except SourceError as problem:
             problems.append(f"what the gate sees of {rollout.rollout}: {problem}")
-    return view_rollout(rollout, nodes, verdict, waits_for=_why_closed(rollout, cluster))
+    return RolloutMatter(
+        cluster=cluster.name,
+        rollout=rollout,
+        nodes=nodes,
+        release=cluster.ledger.release(rollout.release_digest),
+        verdict=verdict,
+        now=cluster.clock.now(),
+        waits_for=_why_closed(rollout, cluster),
+    )
 
 
 def _why_closed(rollout: "Rollout", cluster: "Cluster") -> str:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ops_pipelines.capacity.report import capacity_document
 from ops_pipelines.core.periods import parse_week
+from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.costs.report import cost_document
 from ops_pipelines.efficiency.placement.document import placement_document
 from ops_pipelines.efficiency.placement.report import placement_report
@@ -19,10 +20,12 @@ from ops_pipelines.efficiency.report import advice_document
 from ops_pipelines.quotas.report import quota_document
 from ops_pipelines.report.document import Document
 from ops_pipelines.report.terminal import print_document
+from ops_pipelines.rollouts.report import rollout_document
 from tests.flow.placement_stage import DAY, END, GANG, SMALL, desk_of
-from tests.pages import test_advice_page, test_chargeback_page, test_quotas_page
+from tests.pages import test_advice_page, test_chargeback_page, test_quotas_page, test_rollout_pages
 from tests.pages.capacity_sample import whole_report
 from tests.pages.quota_samples import days, line, record
+from tests.ports.rollout_samples import node
 
 FOLDER = Path(__file__).parents[1] / "data" / "reports"
 
@@ -52,12 +55,18 @@ def quotas() -> Document:
     return quota_document(test_quotas_page.matter(shown, *days(4)[1:]))
 
 
+def rollouts() -> Document:
+    nodes = [node(1, "gpu001", stage=NodeStage.SOAKING), node(1, "gpu002", stage=NodeStage.INSTALLING, wave=2)]
+    shown = test_rollout_pages.in_state(RolloutState.SOAKING)
+    return rollout_document(test_rollout_pages.matter(shown, [*nodes, node(1, "gpu003", wave=2)]))
+
+
 def capacity() -> Document:
     return capacity_document(whole_report(), cluster="small", quarter="2026Q4")
 
 
 REPORTS: Mapping[str, Callable[[], Document]] = {
-    each.__name__: each for each in (costs, advice, placement, quotas, capacity)
+    each.__name__: each for each in (costs, advice, placement, quotas, rollouts, capacity)
 }
 
 
