@@ -47,14 +47,14 @@ from ops_pipelines.observe.alerts import (
 from ops_pipelines.people.orders import ForgedLink, LinkRefused
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.remediate.plans.configuration import read_vital_signs, vital_signs
-from ops_pipelines.report.html import CONTENT_SECURITY_POLICY, render
+from ops_pipelines.report.html import CONTENT_SECURITY_POLICY, page_of, render
 from ops_pipelines.report.json_form import to_json
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
 from ops_pipelines.resources.http_limits import Places, RequestRefused, read_body
 from ops_pipelines.resources.webhook import Admission, WebhookGate
 from ops_pipelines.terminal.approval import LONGEST_FORM_BYTES, FormRefused, SentForm, show_plan, take_yes
 from ops_pipelines.terminal.rollout_pages import NoSuchRollout, RolloutPages
-from ops_pipelines.terminal.served_pages import Listed, NoReview, NotThere, PageInMaking, WeeklyPages, write_index
+from ops_pipelines.terminal.served_pages import Listed, NoReview, NotThere, PageInMaking, WeeklyPages, index_document
 from ops_pipelines.terminal.team_pages import TeamPages
 from ops_pipelines.terminal.views import HealthView, view_health
 from ops_pipelines.terminal.vital_signs import VitalSignsCollector
@@ -188,17 +188,18 @@ def _write_index(site: Site, request: Request, team_pages: TeamPages) -> str:
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
     signs = vital_signs(cluster, state, now=now)
-    return write_index(
+    document = index_document(
         cluster=cluster.name,
         health=judge_health(signs),
         incidents=state.incidents,
         lately=cluster.ledger.incidents_since(now - _LATELY),
         rollouts=state.rollouts,
-        tiles=team_pages.tiles(),
+        numbers=team_pages.tiles(),
         listed=_LISTED,
         has_reports=any(getattr(route, "path", "").startswith("/incidents/") for route in request.app.routes),
         now=now,
     )
+    return page_of(document)
 
 
 def _write_incident(site: Site, request: Request) -> str:

@@ -1,11 +1,12 @@
 """The page of one incident and its picture: what happened, why, what it cost, what is left to do."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.core.action import JOB_VERBS, Verb
+from ops_pipelines.report.document import Mood, Number
 from ops_pipelines.report.html import render
 from ops_pipelines.report.numbers import percent, span_words
 from ops_pipelines.report.pictures.story import Mark, StoryLane, StoryPicture, StoryRow, Stretch, Tint, story_picture
@@ -172,16 +173,6 @@ _LINES_AT_MOST = 2_000
 _TEXT_AT_MOST = 2_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """One number that is read first."""
-
-    number: str
-    words: str
-    mood: str = ""
-    """`good`, `warn`, `bad` as in base.html; empty for neither."""
-
-
 def write_incident_page(report: IncidentReport) -> str:
     """Return the whole HTML page of an incident."""
     picture = draw_incident(report)
@@ -224,16 +215,16 @@ def is_key_event(event: StoryEvent) -> bool:
 _TURNING = frozenset(each.value for each in REPAIRS_OF_NODES | {Verb.DRAIN, Verb.POWER_OFF, Verb.RESUME})
 
 
-def tiles_of(report: IncidentReport) -> Sequence[Tile]:
+def tiles_of(report: IncidentReport) -> Sequence[Number]:
     """Return the numbers of the head of the page, of those that this incident has."""
     reached = {each.kind: each for each in report.milestones}
     moved = [each for each in report.victims if each.held_at is not None]
-    tiles = [Tile(number=span_words(reached[MilestoneKind.NOTICED].since_began_seconds), words="until noticed")]
+    tiles = [Number(value=span_words(reached[MilestoneKind.NOTICED].since_began_seconds), about="until noticed")]
     if report.drained_at is not None:
         end = report.returned_at or report.closed_at or report.written_at
         out = span_words(max(timedelta(0), end - report.drained_at).total_seconds())
         still = "" if report.returned_at is not None else " so far"
-        tiles.append(Tile(number=out + still, words=f"{names_words(report.nodes, at_most=1)} out of service"))
+        tiles.append(Number(value=out + still, about=f"{names_words(report.nodes, at_most=1)} out of service"))
     if moved:
         standing = [
             (each.resumed_at or report.closed_at or report.written_at) - each.stopped_at
@@ -241,32 +232,32 @@ def tiles_of(report: IncidentReport) -> Sequence[Tile]:
             if each.stopped_at is not None
         ]
         longest = span_words(max(timedelta(0), *standing).total_seconds())
-        tiles.append(Tile(number=counted(len(moved), "job"), words=f"moved; stood still for {longest} at most"))
+        tiles.append(Number(value=counted(len(moved), "job"), about=f"moved; stood still for {longest} at most"))
         is_much = report.cost.lost >= 1
         tiles.append(
-            Tile(
-                number=gpu_hours_words(report.cost.lost),
-                words="GPU-hours lost by jobs",
-                mood="bad" if is_much else "",
+            Number(
+                value=gpu_hours_words(report.cost.lost),
+                about="GPU-hours lost by jobs",
+                mood=Mood.BAD if is_much else None,
             )
         )
     elif report.victims:
-        tiles.append(Tile(number=str(len(report.victims)), words="jobs on it, none moved"))
+        tiles.append(Number(value=str(len(report.victims)), about="jobs on it, none moved"))
     if report.cost.out_of_service:
-        tiles.append(Tile(number=gpu_hours_words(report.cost.out_of_service), words="GPU-hours out of service"))
+        tiles.append(Number(value=gpu_hours_words(report.cost.out_of_service), about="GPU-hours out of service"))
     if report.cost.saved is not None and abs(report.cost.saved) >= _WORTH_A_TILE:
         tiles.append(
-            Tile(
-                number=gpu_hours_words(report.cost.saved),
-                words="GPU-hours saved by timing, expected",
-                mood="good" if report.cost.saved > 0 else "",
+            Number(
+                value=gpu_hours_words(report.cost.saved),
+                about="GPU-hours saved by timing, expected",
+                mood=Mood.GOOD if report.cost.saved > 0 else None,
             )
         )
     if report.sureness is not None:
-        tiles.append(Tile(number=percent(report.sureness, digits=0), words="sure of the cause"))
+        tiles.append(Number(value=percent(report.sureness, digits=0), about="sure of the cause"))
     todo = sum(each.urgency is Urgency.NOW for each in report.follow_ups)
     if todo:
-        tiles.append(Tile(number=str(todo), words="waiting for you", mood="warn"))
+        tiles.append(Number(value=str(todo), about="waiting for you", mood=Mood.WARN))
     return tiles
 
 

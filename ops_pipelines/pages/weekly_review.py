@@ -1,7 +1,6 @@
 """The weekly reliability review as a page: five sentences, tiles with their change, then tables and plots."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 
@@ -23,7 +22,7 @@ from ops_pipelines.pages.review_words import (
     shown_team,
     time_between,
 )
-from ops_pipelines.report.document import Shade
+from ops_pipelines.report.document import Mood, Number, Shade
 from ops_pipelines.report.html import drawn, render
 from ops_pipelines.report.numbers import duration
 from ops_pipelines.report.pictures.bars import BarRow
@@ -47,19 +46,7 @@ class Better(Enum):
     LESS = "less"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """One number with its change."""
-
-    value: str
-    what: str
-    change: str
-    """Empty: there is nothing to compare with."""
-    mood: str
-    """Class of the change: good, bad, or soft where there is none."""
-
-
-def tiles_of(review: WeeklyReview) -> tuple[Tile, ...]:
+def tiles_of(review: WeeklyReview) -> tuple[Number, ...]:
     """Return the numbers of the week beside those of the week before.
 
     Sums are compared with the same share of the week before, where this one is not over; means and rates as they are.
@@ -67,11 +54,11 @@ def tiles_of(review: WeeklyReview) -> tuple[Tile, ...]:
     now, before = review.numbers, review.before
     share = now.days / before.days
 
-    def tile(what: str, value: str, count: Count, better: Better, *, unit: str = "", scale: float = 1.0) -> Tile:
+    def tile(what: str, value: str, count: Count, better: Better, *, unit: str = "", scale: float = 1.0) -> Number:
         change, mood = _change(
             count(now), count(before) if before.is_on_record else None, better, unit=unit, scale=scale
         )
-        return Tile(value=value, what=what, change=change, mood=mood)
+        return Number(value=value, about=what, change=change, change_mood=mood)
 
     per_day, rate, taken = now.interruptions_per_day, per_thousand_node_days(now.interruptions), _taken(now)
     repair = None if now.repairs is None else now.repairs.mean
@@ -136,15 +123,15 @@ def _repair_minutes(numbers: WeekNumbers) -> float | None:
     return None if numbers.repairs is None else numbers.repairs.mean / timedelta(minutes=1)
 
 
-def _change(now: float | None, before: float | None, better: Better, *, unit: str, scale: float) -> tuple[str, str]:
+def _change(now: float | None, before: float | None, better: Better, *, unit: str, scale: float) -> tuple[str, Mood]:
     if now is None or before is None:
-        return "", "soft"
+        return "", Mood.SOFT
     difference = now - before * scale
     if abs(difference) < _LEAST:
-        return "as the week before", "soft"
+        return "as the week before", Mood.SOFT
     is_good = (difference > 0) is (better is Better.MORE)
     than = "on the week before" if scale == 1.0 else "on as much of the week before"
-    return f"{difference:+,.1f}{unit} {than}", "good" if is_good else "bad"
+    return f"{difference:+,.1f}{unit} {than}", Mood.GOOD if is_good else Mood.BAD
 
 
 # -- the weekly reliability review as a page --

@@ -199,6 +199,9 @@ class Number:
     mood: Mood | None = None
     change: str = ""
     change_mood: Mood | None = None
+    title: str = ""
+    """Of the page that says more of it, which is at `link`."""
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +284,12 @@ class Table:
             count += each.role not in (RowRole.PART, RowRole.SUM)
             (first if count <= self.at_most or each.role is RowRole.SUM else others).append(each)
         return first, others
+
+
+def columns_of(heads: str) -> tuple[Column, ...]:
+    """Return the columns of heads that bars part; each may name its kind after a colon: `Node:name|Why|Held:gpus`."""
+    parts = [head.partition(":") for head in heads.split("|")]
+    return tuple(Column(title=title, kind=Kind(kind or "text")) for title, _, kind in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

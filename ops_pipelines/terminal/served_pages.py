@@ -12,6 +12,7 @@ from icalendar import Calendar, Event
 
 from ops_pipelines.core.cluster import Cluster, Observatory, hour_of
 from ops_pipelines.core.health import Health
+from ops_pipelines.core.identity import listed as listed_first
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.periods import Week, parse_week, week_of
 from ops_pipelines.core.policy import PolicyError
@@ -20,7 +21,8 @@ from ops_pipelines.core.rollout import OF_PEOPLE, Rollout
 from ops_pipelines.lake.quantities import readable
 from ops_pipelines.pages.weekly_review import write_weekly_review
 from ops_pipelines.people.planned_times import PlannedKind, PlannedTime
-from ops_pipelines.report.html import render
+from ops_pipelines.report import document as doc
+from ops_pipelines.report.numbers import duration
 from ops_pipelines.review.week.weekly_review import review_week
 from ops_pipelines.teams.desk import TeamsDesk
 
@@ -166,53 +168,98 @@ class Listed:
     about: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """One page's headline number."""
-
-    path: str
-    """Relative to the index."""
-    title: str
-    value: str
-    about: str
-
-
-def write_index(
+def index_document(
     *,
     cluster: str,
     health: Health,
     incidents: Sequence[Incident],
     lately: Sequence[Incident] = (),
     rollouts: Sequence[Rollout] = (),
-    tiles: Sequence[Tile] = (),
+    numbers: Sequence[doc.Number] = (),
     listed: Sequence[Listed],
     has_reports: bool,
     now: datetime,
-) -> str:
-    """Return the page; of the open incidents the newest, with links where `has_reports` says that each has a page.
+) -> doc.Document:
+    """Return the first page: of the open incidents the newest, with links where `has_reports` says so.
 
     `lately` are the incidents of the last hours, open or not: those that ended are shown, merged ones left out.
-    `rollouts` are those that are not over, `tiles` the headline numbers of pages.
+    `rollouts` are those that are not over, `numbers` the headline numbers of pages.
     """
     newest = sorted(incidents, key=lambda incident: incident.incident, reverse=True)
     ended = [each for each in lately if each.closed_at is not None and each.state is not IncidentState.MERGED]
     ended.sort(key=lambda incident: (incident.closed_at or incident.changed_at, incident.incident), reverse=True)
-    return render(
-        "index.html",
-        {
-            "cluster": cluster,
-            "health": health,
-            "incidents": newest[:_SHOWN_COUNT],
-            "ended": ended[:_CLOSED_COUNT],
-            "left_out_count": max(0, len(newest) - _SHOWN_COUNT),
-            "rollouts": rollouts,
-            "waits_for_people": OF_PEOPLE,
-            "tiles": tiles,
-            "listed": listed,
-            "has_reports": has_reports,
-            "now": now,
-        },
+    word = health.word.value
+    mood = {"blind": doc.Mood.BAD, "paused": doc.Mood.WARN}.get(word, doc.Mood.GOOD)
+    return doc.Document(
+        title=cluster,
+        state=doc.toned(word, mood),
+        cluster="ops-pipelines",
+        about="how the autopilot stands, what is open, what ended lately",
+        home="",
+        now=now,
+        command="ops-pipelines incidents --all",
+        blocks=doc.sections(
+            doc.Items(items=health.reasons),
+            doc.Heading(text="Open incidents"),
+            _open_table(newest, now, has_reports=has_reports),
+            (doc.Heading(text="Ended lately"), _ended_table(ended, has_reports=has_reports)) if ended else None,
+            (doc.Heading(text="Rollouts under way"), _rollout_table(rollouts)) if rollouts else None,
+            (doc.Heading(text="Teams"), doc.Numbers(numbers=numbers)) if numbers else None,
+            doc.Heading(text="Pages"),
+            doc.Items(items=[(doc.link(each.title, each.path), f": {each.about}") for each in listed]),
+        ),
     )
+
+
+def _open_table(incidents: Sequence[Incident], now: datetime, *, has_reports: bool) -> doc.Table:
+    return doc.Table(
+        columns=doc.columns_of("Incident:name|State:name|Nodes|What is wrong:words|Open for"),
+        rows=[
+            (
+                _named(each, has_reports=has_reports), each.state.value.replace("_", " "), _places(each),
+                doc.clipped(each.cause), duration(now - each.opened_at),
+            )
+            for each in incidents
+        ],
+        at_most=_SHOWN_COUNT,
+        more=(doc.code("ops-pipelines incidents"), " lists the older ones, too."),
+    )  # fmt: skip
+
+
+def _ended_table(incidents: Sequence[Incident], *, has_reports: bool) -> doc.Table:
+    return doc.Table(
+        columns=doc.columns_of("Incident:name|Nodes|What was wrong:words|Lasted|Ended:moment"),
+        rows=[
+            (
+                _named(each, has_reports=has_reports), _places(each), doc.clipped(each.cause),
+                None if each.closed_at is None else duration(each.closed_at - each.opened_at), each.closed_at,
+            )
+            for each in incidents[:_CLOSED_COUNT]
+        ],
+    )  # fmt: skip
+
+
+def _rollout_table(rollouts: Sequence[Rollout]) -> doc.Table:
+    return doc.Table(
+        columns=doc.columns_of("Rollout:name|Release|State:name|Wave:name|Why:words"),
+        rows=[
+            (
+                doc.link(each.rollout, f"rollouts/{each.rollout}"), each.release,
+                doc.toned(each.state.value.replace("_", " "), doc.Mood.WARN if each.state in OF_PEOPLE else None),
+                f"{each.wave} of {len(each.waves)}", doc.clipped(each.reason),
+            )
+            for each in rollouts
+        ],
+        at_most=_SHOWN_COUNT,
+    )  # fmt: skip
+
+
+def _named(incident: Incident, *, has_reports: bool) -> doc.Span:
+    return doc.link(incident.incident, f"incidents/{incident.incident}" if has_reports else "")
+
+
+def _places(incident: Incident) -> str:
+    return listed_first(sorted(incident.nodes), at_most=8) or "-"
 
 
 # -- the calendar that people subscribe to --

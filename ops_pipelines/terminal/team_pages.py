@@ -26,12 +26,12 @@ from ops_pipelines.efficiency.placement.report import PlacementReport, report_of
 from ops_pipelines.efficiency.report import AdviceRow, advice_document, advice_row, gain_gpu_hours
 from ops_pipelines.quotas.propose import Used, used_in
 from ops_pipelines.quotas.report import matter_of, moved_gpus, next_step, quota_document
-from ops_pipelines.report.document import Document
+from ops_pipelines.report.document import Document, Number
 from ops_pipelines.report.html import page_of
 from ops_pipelines.report.numbers import hours, money
 from ops_pipelines.teams.desk import NoTeams, TeamsDesk
 from ops_pipelines.terminal.capacity_pages import CapacityPages
-from ops_pipelines.terminal.served_pages import NotThere, PagesInMaking, TeamsAtHand, Tile
+from ops_pipelines.terminal.served_pages import NotThere, PagesInMaking, TeamsAtHand
 
 # -- the page of a month's costs for the web process --
 
@@ -83,16 +83,16 @@ def cost_file(name: str, desk: TeamsDesk) -> bytes:
     return kept
 
 
-def cost_tile(desk: TeamsDesk) -> Tile:
+def cost_tile(desk: TeamsDesk) -> Number:
     """Return what the newest kept statement says. Raises StatementFilesError."""
     for month in _months(desk, desk.clock.now())[:2]:
         kept = None if desk.statements is None else desk.statements.read(f"{month.name}.csv")
         if kept is not None:
             teams, total, currency = _sums(kept)
             about = f"{currency} of {money(total)} borne by teams in {month.name}, as last written"
-            return Tile(path="chargeback", title="Costs", value=money(teams), about=about)
+            return Number(link="chargeback", title="Costs", value=money(teams), about=about)
     about = "no statement is written yet" if desk.prices is not None else "no prices are stated: hours are counted"
-    return Tile(path="chargeback", title="Costs", value="-", about=about)
+    return Number(link="chargeback", title="Costs", value="-", about=about)
 
 
 def _sums(written: bytes) -> tuple[Cents, Cents, str]:
@@ -174,14 +174,14 @@ def advice_page(asked: str | None, desk: TeamsDesk) -> str:
     )
 
 
-def advice_tile(desk: TeamsDesk) -> Tile:
+def advice_tile(desk: TeamsDesk) -> Number:
     """Return the newest week's advice in a number. Raises LakeError."""
     for week in _last_weeks(desk.clock.now())[:2]:
         said = [each for each in _read(week, desk) if each.is_said]
         if said:
             about = f"GPU-hours a week to gain: {len(said)} said in {week.name}"
-            return Tile(path="advice", title="Advice", value=hours(gain_gpu_hours(said)), about=about)
-    return Tile(path="advice", title="Advice", value="-", about="nothing is said of the last two weeks")
+            return Number(link="advice", title="Advice", value=hours(gain_gpu_hours(said)), about=about)
+    return Number(link="advice", title="Advice", value="-", about="nothing is said of the last two weeks")
 
 
 def _named(asked: str) -> Week:
@@ -254,13 +254,15 @@ class PlacementPages:
             now=now,
         )
 
-    def tile(self, desk: TeamsDesk) -> Tile:
+    def tile(self, desk: TeamsDesk) -> Number:
         """Return what the newest page that was made says: counting a day takes longer than the index may."""
         seen, yesterday = self._seen, desk.clock.now().astimezone(desk.zone).date() - _DAY
         if seen is None or seen.day < yesterday:
-            return Tile(path="placement", title="Placement", value="-", about=f"{yesterday}: counted when it is opened")
-        return Tile(
-            path="placement",
+            return Number(
+                link="placement", title="Placement", value="-", about=f"{yesterday}: counted when it is opened"
+            )
+        return Number(
+            link="placement",
             title="Placement",
             value=hours(seen.stranded),
             about=f"of {hours(seen.free)} free GPU-hours were out of reach on {seen.day}",
@@ -316,16 +318,16 @@ def quotas_page(asked: str | None, cluster: Cluster, desk: TeamsDesk | None) -> 
     return page_of(quota_document(matter_of(record, records, cluster, desk, used=_used(record, desk))))
 
 
-def quota_tile(cluster: Cluster, desk: TeamsDesk | None) -> Tile:
+def quota_tile(cluster: Cluster, desk: TeamsDesk | None) -> Number:
     """Return the newest proposal in a number. Raises LedgerError."""
     records = cluster.ledger.proposals(limit=1)
     if not records:
-        return Tile(path="quotas", title="Quotas", value="-", about="nothing was proposed yet")
+        return Number(link="quotas", title="Quotas", value="-", about="nothing was proposed yet")
     record = records[0]
     given, _ = moved_gpus(record.proposal)
     said = next_step(matter_of(record, records, cluster, desk, used={}))
-    return Tile(
-        path="quotas",
+    return Number(
+        link="quotas",
         title="Quotas",
         value=f"{given:g}",
         about=f"GPUs move on {record.proposal.day}; {record.state.value.replace('_', ' ')}. {said}",
@@ -394,7 +396,7 @@ class TeamPages:
         """Return the same report as JSON."""
         return self._capacity.document(quarter, self._at_hand.whole_desk())
 
-    def tiles(self) -> tuple[Tile, ...]:
+    def tiles(self) -> tuple[Number, ...]:
         """Return the headline numbers; a page that has none at this moment has a dash. Raises LedgerError."""
         cluster = self._open_cluster()
         desk = self._desk_or_none()
@@ -416,8 +418,8 @@ class TeamPages:
             return None
 
 
-def _told(tile: Callable[[TeamsDesk], Tile], desk: TeamsDesk, *, path: str, title: str) -> Tile:
+def _told(tile: Callable[[TeamsDesk], Number], desk: TeamsDesk, *, path: str, title: str) -> Number:
     try:
         return tile(desk)
     except (LakeError, StatementFilesError):
-        return Tile(path=path, title=title, value="-", about="cannot be read now; its page says why")
+        return Number(link=path, title=title, value="-", about="cannot be read now; its page says why")

@@ -260,12 +260,8 @@ def _tables(day: PlacementDay, *, more: doc.Span) -> Iterable[tuple[str, str, do
 
 
 def _table(key: str, heads: str, rows: Sequence[tuple[doc.Cell, ...]], *, empty: str, more: doc.Span) -> doc.Table:
-    """Return a table; each of `heads`, apart by bars, may name its kind after a colon."""
-    columns = []
-    for head in heads.split("|"):
-        title, _, kind = head.partition(":")
-        columns.append(doc.Column(title=title, kind=doc.Kind(kind or "text")))
-    return doc.Table(key=key, columns=tuple(columns), rows=rows, empty=empty, at_most=_ROWS, more=(more, " has all"))
+    columns = doc.columns_of(heads)
+    return doc.Table(key=key, columns=columns, rows=rows, empty=empty, at_most=_ROWS, more=(more, " has all"))
 
 
 def _parts(each: Straddle) -> str:
