@@ -14,6 +14,7 @@ from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.efficiency.kept import AdviceReport, rows_of
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.document import clipped, code, soft, strong, toned
+from ops_pipelines.report.json_form import fields_of
 from ops_pipelines.report.numbers import bytes_words, hours, moment
 
 _TEAMS_OPEN = 30
@@ -261,9 +262,7 @@ def advice_json(report: AdviceReport, *, cluster: str) -> dict[str, object]:
             {
                 "team": each.team,
                 "kind": each.kind.value,
-                "subject": each.subject,
-                "evidence": each.evidence,
-                "counter_evidence": each.counter_evidence,
+                **fields_of(each, "subject evidence counter_evidence"),
                 "gain_low_gpu_hours": each.gain.low_gpu_hours,
                 "gain_gpu_hours": each.gain.expected_gpu_hours,
                 "gain_bytes": each.gain.size_bytes,

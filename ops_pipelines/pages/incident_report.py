@@ -6,12 +6,13 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.core.action import JOB_VERBS, Verb
+from ops_pipelines.core.identity import listed
 from ops_pipelines.report.document import Mood, Number
 from ops_pipelines.report.html import render
 from ops_pipelines.report.numbers import percent, span_words
 from ops_pipelines.report.pictures.story import Mark, StoryLane, StoryPicture, StoryRow, Stretch, Tint, story_picture
 from ops_pipelines.review.incident_report import IncidentReport
-from ops_pipelines.review.story.chain import counted, gpu_hours_words, names_words
+from ops_pipelines.review.story.chain import counted, gpu_hours_words
 from ops_pipelines.review.story.cost import REPAIRS_OF_NODES, MilestoneKind, Victim
 from ops_pipelines.review.story.follow_ups import Urgency
 from ops_pipelines.review.story.timeline import EventKind, EventLane, StoryEvent
@@ -224,7 +225,7 @@ def tiles_of(report: IncidentReport) -> Sequence[Number]:
         end = report.returned_at or report.closed_at or report.written_at
         out = span_words(max(timedelta(0), end - report.drained_at).total_seconds())
         still = "" if report.returned_at is not None else " so far"
-        tiles.append(Number(value=out + still, about=f"{names_words(report.nodes, at_most=1)} out of service"))
+        tiles.append(Number(value=out + still, about=f"{listed(report.nodes, at_most=1)} out of service"))
     if moved:
         standing = [
             (each.resumed_at or report.closed_at or report.written_at) - each.stopped_at

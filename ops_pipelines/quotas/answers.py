@@ -26,6 +26,7 @@ from ops_pipelines.quotas.daily_work import newest_of
 from ops_pipelines.quotas.propose import Used, propose, used_in
 from ops_pipelines.quotas.reclaim import Reclaims, reclaims_of
 from ops_pipelines.remediate.by_hand import ByHandRefused
+from ops_pipelines.report.json_form import fields_of
 from ops_pipelines.teams.contracts import Agreements, Contract
 from ops_pipelines.teams.desk import TeamsDesk
 
@@ -223,10 +224,7 @@ def proposal_json(
         "lines": [_json_line(each, used=used) for each in proposal.lines],
         "supplies": [
             {
-                "gpu_type": each.gpu_type,
-                "installed": each.installed,
-                "broken": each.broken,
-                "in_rollouts": each.in_rollouts,
+                **fields_of(each, "gpu_type installed broken in_rollouts"),
                 "kept_back": each.slack,
                 "supply": each.supply,
             }
@@ -241,19 +239,10 @@ def proposal_json(
 
 def _json_line(line: ProposedQuota, *, used: Used) -> dict[str, object]:
     return {
-        "team": line.team,
-        "gpu_type": line.gpu_type,
-        "limit": line.limit,
-        "before": line.before,
-        "after": line.after,
-        "guarantee": line.guarantee,
+        **fields_of(line, "team gpu_type limit before after guarantee"),
         "most": _finite(line.most),
         "used_mean": used.get((line.team, line.gpu_type)),
-        "wanted_mean": line.wanted_mean,
-        "ran_last": line.ran_last,
-        "debt": line.debt,
-        "reason": line.reason,
-        "counterfactual": line.counterfactual,
+        **fields_of(line, "wanted_mean ran_last debt reason counterfactual"),
     }
 
 
@@ -301,9 +290,7 @@ def record_json(record: ProposalRecord) -> dict[str, object]:
     return {
         "proposal": record.name,
         "day": record.proposal.day.isoformat(),
-        "state": record.state,
-        "since": record.since,
-        "actor": record.actor,
+        **fields_of(record, "state since actor"),
         "changed_count": sum(line.changes_anything for line in record.proposal.lines),
         "headline": record.proposal.headline,
         "reason": record.reason,
@@ -327,19 +314,13 @@ def team_json(found: OfTeam, *, cluster: str) -> dict[str, object]:
                 "day": record.proposal.day.isoformat(),
                 "proposal": record.name,
                 "state": record.state,
-                "gpu_type": line.gpu_type,
-                "before": line.before,
-                "after": line.after,
-                "reason": line.reason,
+                **fields_of(line, "gpu_type before after reason"),
             }
             for record, line in found.history_lines
         ],
         "reclaim": [
             {
-                "gpu_type": each.gpu_type,
-                "guarantee": each.guarantee,
-                "runs": each.runs,
-                "free": each.free,
+                **fields_of(each, "gpu_type guarantee runs free"),
                 "wanted": each.report.wanted_gpus,
                 "jobs": [
                     {"job": job.job, "team": job.team, "gpus": job.gpu_count, "ran_seconds": job.ran.total_seconds()}

@@ -22,6 +22,11 @@ def to_json(view: "DataclassInstance | Mapping[str, object]") -> str:
     )
 
 
+def fields_of(value: object, names: str) -> dict[str, object]:
+    """Return attributes of a value under their own names, which are apart by blanks: these are the keys."""
+    return {name: getattr(value, name) for name in names.split()}
+
+
 def _to_plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,7 +1,6 @@
-"""Rollouts as documents and as JSON: one as it stands, all of them with the releases that lie ready, a plan.
+"""One rollout as a document: where it stands, what was done, what the gate sees, what a person can say.
 
-Shows values of the ledger and of the gate, and judges nothing. What people can say is read off the table of states. The
-keys of the JSON are a contract with the scripts of operators.
+Shows values of the ledger and of the gate, and judges nothing. What people can say is read off the table of states.
 """
 
 from base64 import b64encode
@@ -11,10 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ops_pipelines.core.action import ActionRecord
-from ops_pipelines.core.identity import NodeName, RolloutId, listed
+from ops_pipelines.core.identity import NodeName, listed
 from ops_pipelines.core.periods import WorkCalendar
-from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
-from ops_pipelines.core.proof import Refusal
 from ops_pipelines.core.release import Release, activation_of
 from ops_pipelines.core.rollout import (
     FINAL,
@@ -36,10 +33,7 @@ from ops_pipelines.rollouts.course import ROLLOUT_TABLE, is_stopped_for_good
 from ops_pipelines.rollouts.course_picture import MOST_DRAWN, draw_course
 from ops_pipelines.rollouts.engine import words_of
 from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind
-from ops_pipelines.rollouts.orders import Planned
 
-MOST_ROLLOUTS, MOST_RELEASES = 30, 50
-"""More than these nobody reads; `ops-pipelines rollout history` and the directory have them all."""
 MOST_NODES = 200
 """Rows of one table; `ops-pipelines rollout status --json` has every node."""
 _MOST_TEAMS = 50
@@ -83,15 +77,6 @@ class RolloutMatter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LyingRelease:
-    """One file of the directory of releases."""
-
-    name: str
-    release: Release | None
-    """None: it cannot be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PossibleOrder:
     """One thing that a person can tell the rollout now."""
 
@@ -107,7 +92,7 @@ def rollout_document(matter: RolloutMatter) -> doc.Document:
     rollout = matter.rollout
     return doc.Document(
         title=rollout.rollout,
-        state=toned(_words(rollout.state), mood_of(rollout.state)),
+        state=toned(state_words(rollout.state), mood_of(rollout.state)),
         cluster=matter.cluster,
         about=(link("rollouts", "../rollouts"), f" · {rollout.release}: {matter.release.about}"),
         home="..",
@@ -122,7 +107,7 @@ def rollout_document(matter: RolloutMatter) -> doc.Document:
             _gate(matter),
             _nodes(matter),
             doc.Heading(text="What is installed"),
-            _change_table(matter.release),
+            change_table(matter.release),
             () if matter.plan is None else _planned(matter, matter.plan),
         ),
     )
@@ -153,7 +138,7 @@ def stage_counts(nodes: Sequence[RolloutNode]) -> str:
     return ", ".join(f"{counts[stage]} {stage.value}" for stage in NodeStage if counts[stage])
 
 
-def _words(state: RolloutState) -> str:
+def state_words(state: RolloutState) -> str:
     return state.value.replace("_", " ")
 
 
@@ -300,11 +285,7 @@ def _gate(matter: RolloutMatter) -> tuple[doc.Block, ...]:
         doc.Note(words=(strong(verdict.kind.value, _MOODS[verdict.kind]), f": {verdict.reason}", soft(by))),
         (
             doc.Table(
-                columns=(
-                    doc.Column(title="Test", kind=Kind.NAME),
-                    doc.Column(title="Verdict", kind=Kind.NAME),
-                    doc.Column(title="What it saw", kind=Kind.WORDS),
-                ),
+                columns=doc.columns_of("Test:name|Verdict:name|What it saw:words"),
                 rows=[(each.name, toned(each.state.value, _MOODS[each.state]), each.said) for each in verdict.tests],
             ),
             doc.Note(words=soft(evidence)),
@@ -343,14 +324,7 @@ def _nodes(matter: RolloutMatter) -> tuple[doc.Block, ...]:
 
 def _node_table(nodes: Sequence[RolloutNode], now: datetime, *, empty: str, more: doc.Words) -> doc.Table:
     return doc.Table(
-        columns=(
-            doc.Column(title="Node", kind=Kind.NAME),
-            doc.Column(title="Wave", kind=Kind.COUNT),
-            doc.Column(title="Stage"),
-            doc.Column(title="Since", kind=Kind.MOMENT),
-            doc.Column(title="Deadline", kind=Kind.MOMENT),
-            doc.Column(title="Why", kind=Kind.WORDS),
-        ),
+        columns=doc.columns_of("Node:name|Wave:count|Stage|Since:moment|Deadline:moment|Why:words"),
         rows=[_node_row(each, now) for each in nodes],
         at_most=MOST_NODES,
         empty=empty,
@@ -372,14 +346,9 @@ def _node_row(node: RolloutNode, now: datetime) -> tuple[doc.Cell, ...]:
     )
 
 
-def _change_table(release: Release) -> doc.Table:
+def change_table(release: Release) -> doc.Table:
     return doc.Table(
-        columns=(
-            doc.Column(title="Component"),
-            doc.Column(title="Version", kind=Kind.NAME),
-            doc.Column(title="Takes effect by"),
-            doc.Column(title="Way back"),
-        ),
+        columns=doc.columns_of("Component|Version:name|Takes effect by|Way back"),
         rows=[
             (
                 change.component.value.replace("_", " "),
@@ -408,7 +377,7 @@ def _planned(matter: RolloutMatter, plan: RolloutPlan) -> tuple[doc.Block, ...]:
             f"{moment(plan.starts_at)} to {until}."
         ),
         doc.Chart(title=title, image=image) if image else None,
-        _team_table(plan) if plan.teams else None,
+        team_table(plan) if plan.teams else None,
         *(doc.Note(words=each, mood=doc.Mood.WARN) for each in plan.warnings),
     )
 
@@ -424,15 +393,9 @@ def _plan_image(matter: RolloutMatter, plan: RolloutPlan) -> str:
     return f"data:image/png;base64,{image}"
 
 
-def _team_table(plan: RolloutPlan) -> doc.Table:
+def team_table(plan: RolloutPlan) -> doc.Table:
     return doc.Table(
-        columns=(
-            doc.Column(title="Team", kind=Kind.NAME),
-            doc.Column(title="GPUs", kind=Kind.COUNT),
-            doc.Column(title="Nodes"),
-            doc.Column(title="First", kind=Kind.MOMENT),
-            doc.Column(title="Last", kind=Kind.MOMENT),
-        ),
+        columns=doc.columns_of("Team:name|GPUs:count|Nodes|First:moment|Last:moment"),
         rows=[
             (
                 each.team or "-", each.gpu_count, f"{len(each.nodes)}: {listed(each.nodes, at_most=6)}", each.first_at,
@@ -442,314 +405,3 @@ def _team_table(plan: RolloutPlan) -> doc.Table:
         ],
         at_most=_MOST_TEAMS,
     )  # fmt: skip
-
-
-# -- all of them --
-
-
-def rollouts_document(
-    *,
-    cluster: str,
-    rollouts: Sequence[Rollout],
-    nodes: Mapping[RolloutId, Sequence[RolloutNode]],
-    releases: Sequence[LyingRelease],
-    policy: Policy,
-    now: datetime,
-) -> doc.Document:
-    """Return the report of all: of `rollouts` the newest first, with the nodes of those that `nodes` names."""
-    why_not = why_nothing_starts(policy)
-    return doc.Document(
-        title="Rollouts",
-        cluster=cluster,
-        about="drivers, firmware and system software on their way through the nodes",
-        now=now,
-        command="ops-pipelines rollout history",
-        blocks=doc.sections(
-            history_table(rollouts, nodes),
-            doc.Heading(text="Releases that lie ready"),
-            doc.Note(words=why_not, mood=doc.Mood.WARN) if why_not else None,
-            _release_table(releases),
-            _how_to_begin(releases),
-        ),
-    )
-
-
-def history_document(
-    rollouts: Sequence[Rollout], nodes: Mapping[RolloutId, Sequence[RolloutNode]], *, cluster: str
-) -> doc.Document:
-    """Return the rollouts of the last 30 days, the newest first."""
-    table = history_table(rollouts, nodes)
-    return doc.Document(title="Rollouts", cluster=cluster, about="of the last 30 days", blocks=(table,))
-
-
-def history_table(rollouts: Sequence[Rollout], nodes: Mapping[RolloutId, Sequence[RolloutNode]]) -> doc.Table:
-    """Return one row a rollout, the newest first."""
-    rows = [_history_row(each, nodes.get(each.rollout, ())) for each in reversed(rollouts)]
-    return doc.Table(
-        columns=(
-            doc.Column(title="Rollout", kind=Kind.NAME),
-            doc.Column(title="Release"),
-            doc.Column(title="State", kind=Kind.NAME),
-            doc.Column(title="Wave", kind=Kind.NAME),
-            doc.Column(title="Nodes"),
-            doc.Column(title="Since", kind=Kind.MOMENT),
-            doc.Column(title="Why", kind=Kind.WORDS),
-        ),
-        rows=rows,
-        at_most=MOST_ROLLOUTS,
-        empty="None is under way, and none ended in the last 30 days.",
-        more=(code("ops-pipelines rollout history --json"), " lists the older ones."),
-    )
-
-
-def _history_row(rollout: Rollout, nodes: Sequence[RolloutNode]) -> tuple[doc.Cell, ...]:
-    why = rollout.stopped_because if rollout.state in FINAL and rollout.stopped_because else rollout.reason
-    return (
-        link(rollout.rollout, f"rollouts/{rollout.rollout}"),
-        rollout.release,
-        strong(_words(rollout.state), mood_of(rollout.state)),
-        f"{rollout.wave} of {len(rollout.waves)}",
-        stage_counts(nodes) or None,
-        rollout.since,
-        clipped(why),
-    )
-
-
-def why_nothing_starts(policy: Policy) -> str:
-    """Return why no rollout can be begun under this policy; empty if one can."""
-    if policy.mode is Mode.OBSERVE:
-        return "policy.yaml says mode: observe: a plan is shown, and nothing starts."
-    if policy.consent_to(ActionClass.UPDATE) is Consent.FORBID:
-        return "policy.yaml says consents.update: forbid: a plan is shown, and nothing starts."
-    return ""
-
-
-def _release_table(releases: Sequence[LyingRelease]) -> doc.Table:
-    return doc.Table(
-        columns=(
-            doc.Column(title="Release", kind=Kind.WORDS),
-            doc.Column(title="What it installs", kind=Kind.WORDS),
-            doc.Column(title="On", kind=Kind.TEXT),
-        ),
-        rows=[_release_row(each) for each in releases],
-        at_most=MOST_RELEASES,
-        empty=(
-            "None. A release is a file of the directory ", code("releases"), " beside cluster.yaml: docs/RELEASES.md.",
-        ),
-    )  # fmt: skip
-
-
-def _release_row(lying: LyingRelease) -> tuple[doc.Cell, ...]:
-    release = lying.release
-    if release is None:
-        command = code(f"ops-pipelines rollout plan {lying.name}")
-        return strong(lying.name), (toned("cannot be read; ", doc.Mood.BAD), command, " says why"), ""
-    changes = ", ".join(f"{each.component.value.replace('_', ' ')} {each.version}" for each in release.changes)
-    one_way = (toned(" cannot go back", doc.Mood.WARN),) if release.is_one_way else ()
-    return (strong(lying.name), soft(f" {release.about}")), (changes, *one_way), ", ".join(sorted(release.models))
-
-
-def _how_to_begin(releases: Sequence[LyingRelease]) -> tuple[doc.Block, ...]:
-    example = next((each.name for each in releases if each.release is not None), None)
-    if example is None:
-        return ()
-    return (
-        doc.Note(words="To see what one would do, when and to whom, and to begin it:"),
-        doc.Items(items=[code(f"ops-pipelines rollout {verb} {example}") for verb in ("plan", "start")]),
-        doc.Note(words=soft("In the Dagster UI: the jobs plan_rollout and start_rollout.")),
-    )
-
-
-# -- a plan --
-
-
-def plan_document(planned: Planned, *, cluster: str) -> doc.Document:
-    """Return what would be done, when, at what cost and to whom; or why nothing would."""
-    release, plan = planned.release, planned.plan
-    refused = _refused(planned)
-    told = [f"{each.rule}: {each.said} ({each.source})" for each in planned.contradictions]
-    return doc.Document(
-        title=f"{release.name}: {release.about}",
-        cluster=cluster,
-        about="what a rollout would be if it began now",
-        blocks=doc.sections(
-            doc.Note(words=toned(f"{release.name} cannot be rolled out: {refused}", doc.Mood.BAD)) if refused else None,
-            _plan_fields(plan) if isinstance(plan, RolloutPlan) else None,
-            _change_table(release),
-            _plan_tables(plan) if isinstance(plan, RolloutPlan) else None,
-            doc.Items(items=[each for each in told if each not in refused]),
-            doc.Items(items=[f"note: {each}" for each in _warnings(planned)]),
-        ),
-    )
-
-
-def _plan_fields(plan: RolloutPlan) -> doc.Fields:
-    return doc.Fields(
-        rows={
-            "plan": plan.plan,
-            "nodes": f"{sum(len(wave.nodes) for wave in plan.waves)} in {len(plan.waves)} waves",
-            "begins": moment(plan.starts_at),
-            "ends": "nobody can foresee it" if plan.finishes_at is None else moment(plan.finishes_at),
-            "costs": f"{plan.lost_gpu_hours:.1f} GPU-hours without work",
-            "cannot go back": ", ".join(each.component.value for each in plan.one_way),
-        }
-    )
-
-
-def _plan_tables(plan: RolloutPlan) -> tuple[doc.Block, ...]:
-    left_out: dict[str, list[str]] = {}
-    for each in plan.skipped:
-        left_out.setdefault(each.reason, []).append(each.node)
-    # Hundreds of nodes have the same reason.
-    most_first = sorted(left_out.items(), key=lambda item: -len(item[1]))
-    return doc.sections(
-        doc.Table(
-            columns=(
-                doc.Column(title="Wave", kind=Kind.NAME),
-                doc.Column(title="Nodes"),
-                doc.Column(title="From", kind=Kind.MOMENT),
-                doc.Column(title="Until, soak included", kind=Kind.MOMENT),
-            ),
-            rows=[
-                (
-                    f"{wave.number} {_json_kind(wave)}", f"{len(wave.nodes)}: {listed(wave.nodes, at_most=6)}",
-                    wave.planned_from, wave.planned_until,
-                )
-                for wave in plan.waves
-            ],
-            empty="",
-            at_most=max(1, len(plan.waves)),
-        ),
-        _team_table(plan) if plan.teams else None,
-        doc.Items(
-            items=[f"not touched: {len(names)} ({listed(names)}): {reason}" for reason, names in most_first]
-        ),
-    )  # fmt: skip
-
-
-def _refused(planned: Planned) -> str:
-    refusal = planned.plan
-    return f"{refusal.guardrail}: {refusal.reason}" if isinstance(refusal, Refusal) else ""
-
-
-def _warnings(planned: Planned) -> tuple[str, ...]:
-    plan = planned.plan
-    made = plan.warnings if isinstance(plan, RolloutPlan) else ()
-    return *made, *(each.reason for each in planned.rejected)
-
-
-# -- JSON --
-
-
-def plan_json(planned: Planned, *, cluster: str) -> dict[str, object]:
-    """Return what `ops-pipelines rollout plan --json` prints; `plan` is None where there is none."""
-    release, plan = planned.release, planned.plan
-    made = plan if isinstance(plan, RolloutPlan) else None
-    return {
-        "cluster": cluster,
-        "made_at": planned.fleet.taken_at,
-        "release": release.name,
-        "about": release.about,
-        "plan": None if made is None else made.plan,
-        "refused": _refused(planned),
-        "changes": [
-            {
-                "component": change.component,
-                "version": change.version,
-                "activation": activation_of(step),
-                "reversible": change.reversibility,
-                "conditions": change.conditions,
-            }
-            for step in release.steps
-            for change in step
-        ],
-        "node_count": 0 if made is None else sum(len(wave.nodes) for wave in made.waves),
-        "waves": []
-        if made is None
-        else [
-            {
-                "wave": wave.number,
-                "kind": _json_kind(wave),
-                "nodes": wave.nodes,
-                "planned_from": wave.planned_from,
-                "planned_until": wave.planned_until,
-            }
-            for wave in made.waves
-        ],
-        "starts_at": None if made is None else made.starts_at,
-        "finishes_at": None if made is None else made.finishes_at,
-        "lost_gpu_hours": None if made is None else round(made.lost_gpu_hours, 1),
-        "teams": []
-        if made is None
-        else [
-            {
-                "team": each.team,
-                "nodes": each.nodes,
-                "gpu_count": each.gpu_count,
-                "first_at": each.first_at,
-                "last_at": each.last_at,
-            }
-            for each in made.teams
-        ],
-        "not_touched": [] if made is None else [{"node": each.node, "reason": each.reason} for each in made.skipped],
-        "contradictions": [
-            {"rule": each.rule, "said": each.said, "source": each.source, "nodes": each.nodes}
-            for each in planned.contradictions
-        ],
-        "needs_yes_for": [] if made is None else [each.component for each in made.one_way],
-        "warnings": _warnings(planned),
-    }
-
-
-def _json_kind(wave: Wave) -> str:
-    return "deciding" if wave.is_deciding else "canary" if wave.is_canary else "growing"
-
-
-def rollout_json(
-    rollout: Rollout, nodes: Sequence[RolloutNode], verdict: Verdict | None, *, waits_for: str
-) -> dict[str, object]:
-    """Return one rollout as `ops-pipelines rollout status --json` prints it."""
-    return {
-        "rollout": rollout.rollout,
-        "release": rollout.release,
-        "plan": rollout.plan,
-        "state": rollout.state,
-        "owner": rollout.owner,
-        "reason": rollout.reason,
-        "since": rollout.since,
-        "deadline": rollout.deadline,
-        "wave": rollout.wave,
-        "wave_count": len(rollout.waves),
-        "nodes_by_stage": dict(Counter(each.stage.value for each in nodes)),
-        "finishes_at": rollout.finishes_at,
-        "created_by": rollout.created_by,
-        "created_at": rollout.created_at,
-        "yes_by": rollout.yes_by,
-        "stopped_because": rollout.stopped_because,
-        "waits_for": waits_for,
-        "tests": []
-        if verdict is None
-        else [
-            {
-                "test": each.name,
-                "verdict": each.state,
-                "said": each.said,
-                "evidence_ratio": round(each.evidence_ratio, 2),
-            }
-            for each in verdict.tests
-        ],
-        "verdict": "" if verdict is None else f"{verdict.kind.value}: {verdict.reason}",
-        "nodes": [
-            {
-                "node": each.node,
-                "wave": each.wave,
-                "stage": each.stage,
-                "direction": each.direction,
-                "since": each.since,
-                "deadline": each.deadline,
-                "reason": each.reason,
-                "failure": each.failure,
-            }
-            for each in nodes
-        ],
-    }

@@ -50,8 +50,9 @@ def forecast(
     treatment, peak_90, notes}] (the highest 90 % bound of its weeks; null: nothing can be said), notes [text]. usable
     is a mean; usable, installed and shortage_probability are null where the supply of a type is not known.
     """
+    from ops_pipelines.capacity.answers import forecast_json
     from ops_pipelines.capacity.forecasting import forecast_quarter
-    from ops_pipelines.capacity.report import forecast_document, forecast_json
+    from ops_pipelines.capacity.report import forecast_document
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console, print_document
 
@@ -82,8 +83,9 @@ def plan(
     nodes, short_gpu_hours, idle_gpu_hours, cents_by_ratio, regret_by_ratio}], refresh [{asset, racks, gpu_type, gpus,
     age_months, replacement, is_due, said}], notes [text]. Cents are whole; null: no price, or no date, is known.
     """
+    from ops_pipelines.capacity.answers import plan_json
     from ops_pipelines.capacity.forecasting import forecast_quarter, plan_quarter
-    from ops_pipelines.capacity.report import plan_document, plan_json
+    from ops_pipelines.capacity.report import plan_document
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console, print_document
 

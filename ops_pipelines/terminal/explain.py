@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.fault import FIRST_STEPS, FirstAction
+from ops_pipelines.core.identity import listed
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.record import BundleError, SavedBundle
@@ -20,7 +21,7 @@ from ops_pipelines.remediate.bundle import began_at
 from ops_pipelines.report.numbers import moment
 from ops_pipelines.report.terminal import printable
 from ops_pipelines.terminal.outlook import Outlook, entries_of
-from ops_pipelines.terminal.tables import ActionView, duration_text, first_of, style_of, view_action
+from ops_pipelines.terminal.tables import ActionView, duration_text, style_of, view_action
 from ops_pipelines.terminal.views import (
     DiagnosedTimeView,
     DiagnosisView,
@@ -114,7 +115,7 @@ def view_related(incident: Incident, others: Iterable[Incident]) -> tuple[Relate
         elif _names(incident.note, other):
             why = f"this one is {incident.note}"
         elif shared and other.is_open:
-            why = f"open on the same node: {first_of(shared, _NAMES_LISTED)}"
+            why = f"open on the same node: {listed(shared, at_most=_NAMES_LISTED)}"
         else:
             continue
         found.append(RelatedView(incident=other.incident, state=other.state.value, why=why))
@@ -236,9 +237,9 @@ def print_diagnosed(out: Console, view: DiagnosedTimeView) -> None:
         _section(out, f"{each.incident}  {'' if until else 'since '}{_clock(each.began_at)}{until}")
         _item(out, "", each.diagnosis.cause, style="bold")
         _item(out, "sure    ", _sureness(each.diagnosis))
-        _item(out, "culprit ", first_of(each.diagnosis.culprits, _NAMES_SHOWN) or "nobody knows yet")
+        _item(out, "culprit ", listed(each.diagnosis.culprits, at_most=_NAMES_SHOWN) or "nobody knows yet")
         if each.victims:
-            _item(out, "victims ", f"{_counted(len(each.victims), 'job')}: {first_of(each.victims, _JOBS_SHOWN)}")
+            _item(out, "victims ", f"{_counted(len(each.victims), 'job')}: {listed(each.victims, at_most=_JOBS_SHOWN)}")
         for sentence in each.diagnosis.evidence_for[:_REASONS_SHOWN]:
             _item(out, "+", sentence)
         for sentence in each.diagnosis.evidence_against[:_REASONS_SHOWN]:
@@ -318,18 +319,18 @@ def _who(view: ExplanationView) -> Iterable[tuple[str, str]]:
     incident, diagnosis = view.incident, view.incident.diagnosis
     at_fault = "" if diagnosis.at_fault is None else f"; at fault: {diagnosis.at_fault}, family: {diagnosis.family}"
     yield "sure", f"{_sureness(diagnosis)}{at_fault}"
-    yield "culprit", first_of(diagnosis.culprits, _NAMES_SHOWN) or "nobody knows yet"
+    yield "culprit", listed(diagnosis.culprits, at_most=_NAMES_SHOWN) or "nobody knows yet"
     if view.victims:
         counts = [each.gpu_count for each in view.victims if each.gpu_count is not None]
         gpus = f", {sum(counts)} GPUs" if counts else ""
         gpus += " known" if counts and len(counts) < len(view.victims) else ""
         jobs = [f"{each.job}{f' ({each.state})' if each.state else ''}" for each in view.victims]
-        yield "victims", f"{_counted(len(view.victims), 'job')}{gpus}: {first_of(jobs, _JOBS_SHOWN)}"
+        yield "victims", f"{_counted(len(view.victims), 'job')}{gpus}: {listed(jobs, at_most=_JOBS_SHOWN)}"
     else:
         yield "victims", "no job is known to suffer"
     if diagnosis.affected_nodes:
         nodes = diagnosis.affected_nodes
-        yield "", f"{_counted(len(nodes), 'node')}: {first_of(nodes, _NAMES_SHOWN)}"
+        yield "", f"{_counted(len(nodes), 'node')}: {listed(nodes, at_most=_NAMES_SHOWN)}"
     opened = incident.opened_at
     yield "since", moment(view.began_at) + ("" if opened == view.began_at else f"; opened {_clock(opened)}")
     for told in incident.overlaps:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ops_pipelines.core.finding import Response
+from ops_pipelines.core.identity import listed
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.policy import Durations, LadderLimits
 from ops_pipelines.core.proof import Refusal
@@ -18,7 +19,7 @@ from ops_pipelines.remediate.nodes.tests import Probation, Standing
 from ops_pipelines.report.numbers import moment
 from ops_pipelines.report.terminal import printable
 from ops_pipelines.terminal.outlook import Outlook
-from ops_pipelines.terminal.tables import duration_text, first_of, style_of
+from ops_pipelines.terminal.tables import duration_text, style_of
 
 # -- what `ladder`, `probation` and `repair` answer --
 
@@ -270,7 +271,7 @@ def print_probations(out: Console, view: ProbationsView) -> None:
         return
     table = _table("node", "incident", "since (UTC)", "left", "jobs on it")
     for each in view.nodes:
-        jobs = "not known" if each.jobs is None else first_of(each.jobs, _JOBS_SHOWN) or "none"
+        jobs = "not known" if each.jobs is None else listed(each.jobs, at_most=_JOBS_SHOWN) or "none"
         table.add_row(
             _text(each.node),
             _text(each.incident),

@@ -90,7 +90,7 @@ def diff(
     JSON: cluster, proposal, state, read_at, rows [team, gpu_type, in_force, proposed, guarantee, most, is_as_read].
     """
     from ops_pipelines.quotas.answers import beside_json, beside_what_is_in_force, find_proposal
-    from ops_pipelines.quotas.report import beside_document
+    from ops_pipelines.quotas.team_report import beside_document
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console, print_document
 
@@ -121,7 +121,7 @@ def apply(
     from ops_pipelines.quotas.answers import find_proposal, preview_json
     from ops_pipelines.quotas.apply import apply as apply_quotas
     from ops_pipelines.quotas.apply import preview
-    from ops_pipelines.quotas.report import preview_document
+    from ops_pipelines.quotas.team_report import preview_document
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console, print_document
     from ops_pipelines.teams.settings import LimitsOn
@@ -177,7 +177,7 @@ def explain(
     ran_seconds], missing, rule, scheduler], notes.
     """
     from ops_pipelines.quotas.answers import all_on_team, team_json
-    from ops_pipelines.quotas.report import team_document
+    from ops_pipelines.quotas.team_report import team_document
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console, print_document
 
@@ -202,7 +202,7 @@ def history(
     JSON: cluster, proposals [proposal, day, state, since, actor, changed_count, headline, reason].
     """
     from ops_pipelines.quotas.answers import history_json
-    from ops_pipelines.quotas.report import history_document
+    from ops_pipelines.quotas.team_report import history_document
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console, print_document
 

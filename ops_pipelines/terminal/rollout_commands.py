@@ -58,8 +58,9 @@ def plan(
     from ops_pipelines.core.proof import Refusal
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console, print_document
+    from ops_pipelines.rollouts.answers import plan_json
     from ops_pipelines.rollouts.orders import files_of, plan_release
-    from ops_pipelines.rollouts.report import plan_document, plan_json
+    from ops_pipelines.rollouts.plan_report import plan_document
 
     cluster = open_named(ctx, cluster_file)
     planned = plan_release(files_of(cluster).release(release), cluster)
@@ -236,7 +237,9 @@ def _checked(reason: str) -> str:
 def _show(cluster: "Cluster", chosen: "tuple[Rollout, ...]", *, as_json: bool, is_short: bool) -> None:
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console, print_document, print_lines
-    from ops_pipelines.rollouts.report import history_document, rollout_document, rollout_json
+    from ops_pipelines.rollouts.answers import rollout_json
+    from ops_pipelines.rollouts.plan_report import history_document
+    from ops_pipelines.rollouts.report import rollout_document
 
     problems: list[str] = []
     now = cluster.clock.now()

@@ -17,14 +17,8 @@ from ops_pipelines.report.html import page_of
 from ops_pipelines.rollouts.bookings import calendar_of
 from ops_pipelines.rollouts.gate.evidence import Verdict
 from ops_pipelines.rollouts.gate_sources import judge_of
-from ops_pipelines.rollouts.report import (
-    MOST_RELEASES,
-    MOST_ROLLOUTS,
-    LyingRelease,
-    RolloutMatter,
-    rollout_document,
-    rollouts_document,
-)
+from ops_pipelines.rollouts.plan_report import MOST_RELEASES, MOST_ROLLOUTS, LyingRelease, rollouts_document
+from ops_pipelines.rollouts.report import RolloutMatter, rollout_document
 from ops_pipelines.terminal.edge import RECENT
 
 _REMEMBERED = timedelta(seconds=20)

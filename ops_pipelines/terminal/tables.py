@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ops_pipelines.core.action import ActionRecord
 from ops_pipelines.core.entries import ChainVerdict, Entry, EntryKind
+from ops_pipelines.core.identity import listed
 from ops_pipelines.core.incident import PAGED, Incident, IncidentState
 from ops_pipelines.remediate.testimony import explain_action
 from ops_pipelines.report.numbers import moment
@@ -388,16 +389,10 @@ def duration_text(duration: timedelta) -> str:
     return f"{seconds // 86400} d {seconds % 86400 // 3600} h"
 
 
-def first_of(names: Sequence[str], count: int) -> str:
-    """Return the first `count` names, and how many more there are; empty without any."""
-    rest = len(names) - count
-    return ", ".join(names[:count]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def culprits(incident: IncidentView) -> str:
     """Return the culprits by name, the rest by number; an incident without one names its jobs."""
     names = incident.diagnosis.places or incident.nodes or tuple(f"job {job}" for job in incident.victims)
-    return first_of(names, _SHOWN_NAME_COUNT) or "none"
+    return listed(names, at_most=_SHOWN_NAME_COUNT) or "none"
 
 
 def _situation(incident: IncidentView) -> Iterable[str]:

@@ -17,6 +17,7 @@ from ops_pipelines.efficiency.placement.waits import QueueTimes, SizeClass
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.charts import STEPS, steps_svg
 from ops_pipelines.report.document import clipped, code, soft
+from ops_pipelines.report.json_form import fields_of
 from ops_pipelines.report.numbers import gpus, hours, moment, percent, share_of, span
 
 _ROWS = 15
@@ -303,24 +304,14 @@ def placement_json(report: PlacementReport, *, cluster: str) -> dict[str, object
     day = report.day
     return {
         "cluster": cluster,
-        "start": day.start,
-        "end": day.end,
-        "node_count": day.node_count,
-        "gpu_count": day.gpu_count,
-        "started_count": day.started_count,
+        **fields_of(day, "start end node_count gpu_count started_count"),
         "sentences": report.sentences,
         "straddles": [
             {
                 "job": each.stay.job,
                 "team": each.stay.team,
                 "node_count": len(each.stay.gpus),
-                "level": each.level,
-                "parts": each.parts,
-                "fewest": each.fewest,
-                "better": each.better,
-                "is_avoidable": each.is_avoidable,
-                "cost": each.cost,
-                "because": each.because,
+                **fields_of(each, "level parts fewest better is_avoidable cost because"),
             }
             for each in day.straddles
         ],
@@ -329,9 +320,7 @@ def placement_json(report: PlacementReport, *, cluster: str) -> dict[str, object
                 "job": each.stay.job,
                 "team": each.stay.team,
                 "gpu_count": each.stay.gpu_count,
-                "domain": each.domain,
-                "domain_gpu_count": each.domain_gpu_count,
-                "elsewhere": each.elsewhere,
+                **fields_of(each, "domain domain_gpu_count elsewhere"),
             }
             for each in day.broken
         ],
@@ -339,22 +328,14 @@ def placement_json(report: PlacementReport, *, cluster: str) -> dict[str, object
         "hours": day.hours,
         "node_hints": [
             {
-                "node": each.node,
-                "free_gpus": each.free_gpus,
-                "held_gpus": each.held_gpus,
-                "jobs": each.jobs,
-                "likely_by": each.likely_by,
-                "whole_by": each.whole_by,
+                **fields_of(each, "node free_gpus held_gpus jobs likely_by whole_by"),
             }
             for each in day.node_hints
         ],
         "free_gpu_hours": day.stranded.free_gpu_hours,
         "stranded": [
             {
-                "node": each.node,
-                "why": each.why,
-                "cause": each.cause,
-                "gpu_hours": each.gpu_hours,
+                **fields_of(each, "node why cause gpu_hours"),
                 "gpus_at_the_end": each.at_the_end,
             }
             for each in day.stranded.stranded
@@ -363,19 +344,13 @@ def placement_json(report: PlacementReport, *, cluster: str) -> dict[str, object
             {
                 "job": each.waiting.job,
                 "team": each.waiting.team,
-                "limit_seconds": each.limit_seconds,
-                "proposed_seconds": each.proposed_seconds,
-                "run_count": each.run_count,
-                "could_have_started_at": each.could_have_started_at,
-                "earlier_seconds": each.earlier_seconds,
+                **fields_of(each, "limit_seconds proposed_seconds run_count could_have_started_at earlier_seconds"),
                 "hole_ends_at": each.hole_ends_at if each.ended_by else None,
                 "ended_by": each.ended_by,
             }
             for each in day.backfill
         ],
-        "holes": day.holes,
-        "queue_times": day.queue_times,
-        "reversals": day.reversals,
+        **fields_of(day, "holes queue_times reversals"),
         "findings": None if day.policy is None else day.policy.findings,
         "notes": report.notes,
         "refused": [{"record": each.record, "reason": each.reason, "detail": each.detail} for each in report.refused],

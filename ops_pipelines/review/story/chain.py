@@ -4,7 +4,7 @@ Reads the bodies as the JSON that they are: lines of older versions say less, an
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -30,12 +30,6 @@ def gpu_hours_words(hours: float) -> str:
     if size >= 1:
         return f"{hours:.1f}"
     return f"{hours:.2f}" if size >= 0.005 else ("under 0.01" if hours > 0 else "0")
-
-
-def names_words(names: Sequence[str], *, at_most: int = _SHOWN) -> str:
-    """Return the first few names, and how many more there are."""
-    rest = len(names) - at_most
-    return ", ".join(names[:at_most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def counted(count: int, what: str) -> str:
