@@ -123,11 +123,11 @@ def check_config(
     from ops_pipelines.remediate.guardrails.fencing_room import find_gaps, find_objections
     from ops_pipelines.remediate.timeliness import read_lateness
     from ops_pipelines.report.terminal import console, print_fields, print_lines
-    from ops_pipelines.resources.config.files import read_cluster
-    from ops_pipelines.resources.config.fleet import offered_means
+    from ops_pipelines.resources.config.cluster_config import offered_means
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions
     from ops_pipelines.resources.config.redfish_settings import find_weaknesses
-    from ops_pipelines.resources.link_seal import read_link_key
+    from ops_pipelines.resources.web_access import read_link_key
     from ops_pipelines.terminal.config_check import (
         ask_limits,
         call_the_roll,

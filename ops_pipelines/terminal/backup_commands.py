@@ -94,7 +94,7 @@ def restore(
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.resources.backup import CONFIGURATION, LAKE, BackupError, put_where_missing, verify_backup
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.restoring import restore_ledger
     from ops_pipelines.resources.whole_file import keep_private
     from ops_pipelines.simulator.twin import TwinError

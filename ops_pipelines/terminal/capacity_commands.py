@@ -263,7 +263,7 @@ def _write(desk: "TeamsDesk", found: "CapacityReport", out: Path) -> list[str]:
     from ops_pipelines.capacity.hindsight import kept_as
     from ops_pipelines.capacity.report import kept_document
     from ops_pipelines.report.html import page_of
-    from ops_pipelines.resources.statement_files import PlanDirectory
+    from ops_pipelines.resources.page_files import PlanDirectory
 
     shelf, name = PlanDirectory(out), kept_as(desk, found)
     page = page_of(kept_document(found, name=name))

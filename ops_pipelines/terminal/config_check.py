@@ -18,9 +18,14 @@ from ops_pipelines.core.sources import Logs, SourceError, SourceUnavailable
 from ops_pipelines.quotas.lint import find_missing_accounts, lint_quotas
 from ops_pipelines.quotas.today import Capacity
 from ops_pipelines.resources.config.capacity_file import read_capacity
-from ops_pipelines.resources.config.cluster_config import AccountingKind, ClusterConfig, FleetConfig, SchedulerKind
-from ops_pipelines.resources.config.install_settings import find_install_gaps
-from ops_pipelines.resources.config.installed_nodes import installed_gpus
+from ops_pipelines.resources.config.cluster_config import (
+    AccountingKind,
+    ClusterConfig,
+    FleetConfig,
+    SchedulerKind,
+    find_install_gaps,
+    installed_gpus,
+)
 from ops_pipelines.resources.config.projects_file import read_projects
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.config.teams_file import read_teams
@@ -63,7 +68,7 @@ def summarise(config: ClusterConfig, rules: Rules) -> dict[str, str]:
 
 def find_fleet_gaps(fleet: FleetConfig) -> tuple[str, ...]:
     """Return what would fail a rollout, in words for the operator."""
-    from ops_pipelines.resources.fleet.ansible_installs import find_missing
+    from ops_pipelines.resources.fleet.ansible import find_missing
 
     return find_install_gaps(fleet.commands, fleet.ansible, missing="" if fleet.ansible is None else find_missing())
 

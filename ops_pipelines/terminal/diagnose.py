@@ -52,7 +52,7 @@ def diagnose(
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.terminal.explain import print_diagnosed
 
     if not from_lake:

@@ -75,7 +75,7 @@ def _own_exit_code() -> Iterator[None]:
     """End with a code of its own if the check breaks: Python's own, 1, would say that a test failed."""
     import traceback
 
-    from ops_pipelines.resources.node_tests.node_check import CheckExit
+    from ops_pipelines.resources.node.checks import CheckExit
 
     try:
         yield
@@ -118,7 +118,7 @@ def _do(
 
 def _choose(suite: str | None, tests: Sequence[str] | None) -> "Suite":
     from ops_pipelines.core.node_tests import BY_HAND, Suite, parse_test_name, suite_for, suite_named
-    from ops_pipelines.resources.catalogue_gates import read_suites
+    from ops_pipelines.resources.catalogue_files import read_suites
 
     if suite is not None and tests:
         raise ValueError("give --suite or --test, not both")
@@ -141,8 +141,8 @@ def _run(node: "NodeName", suite: "Suite", *, key: str | None, limit: float, sta
 
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.node_tests import parse_check_key
-    from ops_pipelines.resources.fleet.node_documents import check_to_json
-    from ops_pipelines.resources.node_tests.node_check import exit_code_of, run_check
+    from ops_pipelines.resources.fleet.documents import check_to_json
+    from ops_pipelines.resources.node.checks import exit_code_of, run_check
 
     try:
         known = parse_check_key(key or secrets.token_hex(16))
@@ -162,8 +162,7 @@ def _alone(key: "ActionKey", node: "NodeName", suite: "Suite", *, limit: float, 
     """Let no other check run beside tests that load the hardware."""
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.node_tests import LOAD_TESTS
-    from ops_pipelines.resources.node_tests.check_runs import AnotherCheckRuns, CheckRuns
-    from ops_pipelines.resources.node_tests.node_check import CheckExit
+    from ops_pipelines.resources.node.checks import AnotherCheckRuns, CheckExit, CheckRuns
 
     with contextlib.ExitStack() as stack:
         if LOAD_TESTS & set(suite.tests):
@@ -182,8 +181,7 @@ def _alone(key: "ActionKey", node: "NodeName", suite: "Suite", *, limit: float, 
 def _start(key: str, node: "NodeName", suite: "Suite", *, limit: float, state: Path) -> None:
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.node_tests import parse_check_key
-    from ops_pipelines.resources.node_tests.check_runs import AnotherCheckRuns, CheckRuns
-    from ops_pipelines.resources.node_tests.node_check import CheckExit
+    from ops_pipelines.resources.node.checks import AnotherCheckRuns, CheckExit, CheckRuns
 
     try:
         known = parse_check_key(key)
@@ -201,8 +199,8 @@ def _start(key: str, node: "NodeName", suite: "Suite", *, limit: float, state: P
 def _print_result(key: str, state: Path) -> None:
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.node_tests import parse_check_key
-    from ops_pipelines.resources.fleet.node_documents import check_to_json
-    from ops_pipelines.resources.node_tests.check_runs import CheckRuns
+    from ops_pipelines.resources.fleet.documents import check_to_json
+    from ops_pipelines.resources.node.checks import CheckRuns
 
     try:
         known = parse_check_key(key)
@@ -242,7 +240,7 @@ def lint(
     Exit codes: 0 nothing to complain of; 2 the table cannot be read, or a gate is refused.
     """
     from ops_pipelines.remediate.guardrails.floors_lint import lint_gates
-    from ops_pipelines.resources.catalogue_gates import GATES_TABLE, parse_gates, shipped_table
+    from ops_pipelines.resources.catalogue_files import GATES_TABLE, parse_gates, shipped_table
 
     name = f"catalogue/{GATES_TABLE}" if table is None else str(table)
     try:
@@ -267,7 +265,7 @@ def _usage(message: str, *, code: int = ExitCode.USAGE) -> typer.Exit:
 
 
 if TYPE_CHECKING:
-    from ops_pipelines.resources.node_lifecycle.install_runs import InstallRuns
+    from ops_pipelines.resources.node.installs import InstallRuns
 
 _INSTALL_DIRECTORY = Path("/var/lib/ops_pipelines/installs")
 EXIT_NONE, EXIT_BUSY = 4, 75
@@ -302,9 +300,9 @@ def start(
     makes no sense, or a process that computes on the GPUs.
     """
     from ops_pipelines.core.sources import SourceRefused
-    from ops_pipelines.resources.fleet.install_documents import order_from_word
+    from ops_pipelines.resources.fleet.documents import order_from_word
     from ops_pipelines.resources.fleet.installs import refuse_words
-    from ops_pipelines.resources.node_lifecycle.install_runs import AnotherInstallRuns, GpusBusy
+    from ops_pipelines.resources.node.installs import AnotherInstallRuns, GpusBusy
 
     try:
         plain = order_from_word(order)
@@ -333,7 +331,7 @@ def result(key: Key, state: State = _INSTALL_DIRECTORY) -> None:
     JSON: node, key, state (running, installed, failed), said, progress_ratio or null, changed_at.
     """
     from ops_pipelines.core.node_tests import parse_check_key
-    from ops_pipelines.resources.fleet.install_documents import report_to_json
+    from ops_pipelines.resources.fleet.documents import report_to_json
 
     try:
         known = parse_check_key(key)
@@ -368,8 +366,8 @@ def node_versions(
     import platform
 
     from ops_pipelines.core.identity import parse_node_name
-    from ops_pipelines.resources.fleet.install_documents import versions_to_json
-    from ops_pipelines.resources.node_lifecycle.versions import read_versions
+    from ops_pipelines.resources.fleet.documents import versions_to_json
+    from ops_pipelines.resources.node.versions import read_versions
 
     try:
         name = parse_node_name(node or platform.node().split(".", 1)[0])
@@ -381,9 +379,9 @@ def node_versions(
 def _runs(state: Path, node: str) -> "InstallRuns":
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.identity import parse_node_name
-    from ops_pipelines.resources.node_lifecycle.install_runs import InstallRuns
-    from ops_pipelines.resources.node_tests.nvml import read_nvml
-    from ops_pipelines.resources.node_tests.tool_runs import run_tool
+    from ops_pipelines.resources.commands import run_tool
+    from ops_pipelines.resources.node.installs import InstallRuns
+    from ops_pipelines.resources.node.nvml import read_nvml
 
     def count_processes() -> int:
         # A driver that does not answer hinders nothing: it may be what is to be mended.

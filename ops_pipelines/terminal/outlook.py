@@ -30,8 +30,8 @@ from ops_pipelines.remediate.plans.configuration import vital_signs
 from ops_pipelines.remediate.plans.gate import first_act
 from ops_pipelines.remediate.plans.moments import awaited_act, waiting_moment
 from ops_pipelines.remediate.testimony import count_outcomes, explain_action
-from ops_pipelines.resources.config.state_place import state_directories
-from ops_pipelines.resources.pause_file import PauseFile
+from ops_pipelines.resources.config.kept_files import state_directories
+from ops_pipelines.resources.state_files import PauseFile
 from ops_pipelines.review.shift import node_word
 from ops_pipelines.terminal.edge import ExitCode, complain
 from ops_pipelines.terminal.tables import AuditView, StoryView, view_action, view_audit, view_entry, view_findings

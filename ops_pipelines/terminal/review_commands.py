@@ -290,7 +290,7 @@ def replay(
     """
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions, read_policy
     from ops_pipelines.review.replay.replay import replay as run_again
     from ops_pipelines.terminal.review_views import view_replay
@@ -345,7 +345,7 @@ def _write_pages(found: "Replay", *, html: Path | None, publish_in: Path | None,
     if html is None and publish_in is None:
         return
     from ops_pipelines.pages.policy_comparison import write_policy_comparison
-    from ops_pipelines.resources.comparison_pages import ComparisonPages
+    from ops_pipelines.resources.page_files import ComparisonPages
 
     page = write_policy_comparison(found, now=now)
     try:

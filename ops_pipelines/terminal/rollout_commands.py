@@ -389,7 +389,7 @@ def rollout_simulate(
 
 
 def _policy_from(file: Path, site: "Site") -> "Policy":
-    from ops_pipelines.resources.config.borrowed_policy import read_borrowed_policy
+    from ops_pipelines.resources.config.policy_file import read_borrowed_policy
     from ops_pipelines.whatif.autopilot import cluster_of
 
     allowed, left_out = read_borrowed_policy(
@@ -457,7 +457,7 @@ def versions(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FIL
     """
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.rollouts.seen_fleet import look_at_versions
     from ops_pipelines.terminal.versions_view import print_versions, view_versions
     from ops_pipelines.wiring import open_lake

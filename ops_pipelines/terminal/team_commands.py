@@ -90,7 +90,7 @@ def export(
     The lines of teams, and those that stay with the operator: BilledCost adds up to what the machines cost.
     """
     from ops_pipelines.costs.focus_table import export_statement
-    from ops_pipelines.resources.statement_files import StatementDirectory
+    from ops_pipelines.resources.page_files import StatementDirectory
 
     desk = _open_desk(ctx, cluster_file)
     charged = _charge(month, desk)
@@ -119,7 +119,7 @@ def _charge(month: str | None, desk: "TeamsDesk") -> "Charge":
 
 
 def _open_desk(ctx: typer.Context, cluster_file: Path) -> "TeamsDesk":
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk
 
     cluster = open_named(ctx, cluster_file)
@@ -231,7 +231,7 @@ def placement(
     from ops_pipelines.efficiency.placement.report import report_of_day
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console, print_document
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk
 
     cluster, config = open_named(ctx, cluster_file), read_cluster(cluster_file)

@@ -14,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ops_pipelines.report.terminal import printable
-from ops_pipelines.resources.lake.description import TableDescription, describe_lake
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.resources.lake.query import Answer, query
+from ops_pipelines.resources.lake.query import Answer, TableDescription, describe_lake, query
 from ops_pipelines.resources.lake.retention import Retained, RetentionSettings, preview_retention, retain
 from ops_pipelines.terminal.edge import AnswerFormat
 

@@ -39,7 +39,7 @@ from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.snapshot import take_snapshot
 from ops_pipelines.resources.config.cluster_config import RebootBy
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.release_file import find_release
 from ops_pipelines.rollouts.cycle import advance_rollouts
 from ops_pipelines.rollouts.orders import go_on, plan_release, start_release
@@ -81,7 +81,7 @@ def test_a_bad_kernel_lies_on_the_disk_and_never_runs(tmp_path: Path) -> None:
 
 
 def test_a_node_tells_what_runs_as_the_fleet_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from ops_pipelines.resources.fleet.install_documents import versions_from_json
+    from ops_pipelines.resources.fleet.documents import versions_from_json
 
     disk_in(tmp_path)
 

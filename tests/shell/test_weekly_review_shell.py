@@ -9,12 +9,13 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.weekly_review import WEEKS, weekly_review
+from ops_pipelines.assets.partitions import WEEKS
+from ops_pipelines.assets.weekly_review import weekly_review
 from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClass
 from ops_pipelines.pages.review_words import five_sentences, shown_ratio
 from ops_pipelines.pages.weekly_review import write_weekly_review
 from ops_pipelines.report.json_form import to_json
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.page_files import PageFiles
 from ops_pipelines.review.week.weekly_review import WeeklyReview, review_week
