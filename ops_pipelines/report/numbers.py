@@ -125,11 +125,6 @@ def share_of(value: float, whole: float) -> float:
     return 0.0 if whole <= 0 else min(1.0, max(0.0, value / whole))
 
 
-def part_of(value: float, whole: float) -> float:
-    """Return where a value stands between 0 and a whole, as percent that a picture can take."""
-    return round(100 * share_of(value, whole), 2)
-
-
 def seen(text: str) -> str:
     """Return a text in which nothing is hidden: a direction mark could turn the words of an approval around.
 
