@@ -10,7 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ops_pipelines.report.pictures.bars import BarRow, Shade, Sheet, rows_png
+from ops_pipelines.report.document import Shade
+from ops_pipelines.report.pictures.bars import BarRow, Sheet, rows_png
 
 _CAUSES: Mapping[Shade, tuple[str, tuple[str, ...]]] = {
     Shade.ORANGE: ("waits for people", ("human",)),

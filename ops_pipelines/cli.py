@@ -14,39 +14,39 @@ import typer
 
 from ops_pipelines import lake_cli
 from ops_pipelines.terminal import (
-    advice_commands,
     backup_commands,
     diagnose,
     log_commands,
-    message_commands,
     people_commands,
     prove,
     repair_commands,
-    replay,
-    report_command,
-    review_command,
     rollout_commands,
     simulate,
 )
-from ops_pipelines.terminal.caller import (
+from ops_pipelines.terminal import people_commands as message_commands
+from ops_pipelines.terminal import review_commands as replay
+from ops_pipelines.terminal import review_commands as report_command
+from ops_pipelines.terminal import review_commands as review_command
+from ops_pipelines.terminal import team_commands as advice_commands
+from ops_pipelines.terminal.capacity_commands import capacity_app
+from ops_pipelines.terminal.edge import (
     DEFAULT_CLUSTER_FILE,
     RECENT,
     AsJson,
     ClusterFile,
+    ExitCode,
     StateDirectory,
+    at_the_edge,
+    complain,
+    end_with,
     find_incident,
     open_named,
 )
-from ops_pipelines.terminal.capacity_commands import capacity_app
-from ops_pipelines.terminal.cost_commands import cost_app
-from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
 from ops_pipelines.terminal.guard_commands import guard_app
-from ops_pipelines.terminal.node_check import gates_app, node_check
-from ops_pipelines.terminal.node_install import node_install_app, node_versions
-from ops_pipelines.terminal.placement_commands import placement
+from ops_pipelines.terminal.node_commands import gates_app, node_check, node_install_app, node_versions
 from ops_pipelines.terminal.quota_commands import quota_app
-from ops_pipelines.terminal.rollout_simulate import rollout_simulate
-from ops_pipelines.terminal.versions_command import versions
+from ops_pipelines.terminal.rollout_commands import rollout_simulate, versions
+from ops_pipelines.terminal.team_commands import cost_app, placement
 
 _EPILOG = """\b
 Exit codes:
@@ -122,15 +122,21 @@ def check_config(
     from ops_pipelines.core.sources import SourceError
     from ops_pipelines.remediate.guardrails.fencing_room import find_gaps, find_objections
     from ops_pipelines.remediate.timeliness import read_lateness
+    from ops_pipelines.report.terminal import console, print_fields, print_lines
     from ops_pipelines.resources.config.cluster_config import offered_means
     from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions
     from ops_pipelines.resources.config.redfish_settings import find_weaknesses
     from ops_pipelines.resources.web_access import read_link_key
-    from ops_pipelines.terminal.capacity_check import find_capacity_cautions, read_stated
-    from ops_pipelines.terminal.roll_call import call_the_roll, find_fleet_gaps, summarise
-    from ops_pipelines.terminal.tables import console, print_fields, print_lines
-    from ops_pipelines.terminal.teams_check import ask_limits, find_team_cautions
+    from ops_pipelines.terminal.config_check import (
+        ask_limits,
+        call_the_roll,
+        find_capacity_cautions,
+        find_fleet_gaps,
+        find_team_cautions,
+        read_stated,
+        summarise,
+    )
     from ops_pipelines.wiring import read_rules
 
     config = read_cluster(cluster_file)
@@ -218,11 +224,11 @@ def status(
     from dataclasses import replace
 
     from ops_pipelines.core.health import HealthWord
-    from ops_pipelines.terminal.disk_use import disk_use_of
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.outlook import read_status
-    from ops_pipelines.terminal.tables import console, print_status
-    from ops_pipelines.terminal.without_cluster import CANNOT_OPEN, end_without, status_without
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
+    from ops_pipelines.terminal.outlook import CANNOT_OPEN, end_without, read_status, status_without
+    from ops_pipelines.terminal.tables import print_status
+    from ops_pipelines.terminal.vital_signs import disk_use_of
 
     if wait is not None:
         _await_first_beat(ctx, cluster_file, state=state, code_server=code_server, limit_seconds=wait)
@@ -247,7 +253,7 @@ def _await_first_beat(
     ctx: typer.Context, cluster_file: Path, *, state: Path | None, code_server: str, limit_seconds: float
 ) -> None:
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.terminal.first_beat import FirstBeat, NotBegun
+    from ops_pipelines.terminal.vital_signs import FirstBeat, NotBegun
 
     host, _, port = code_server.rpartition(":")
     if not host or not port.isdecimal():
@@ -402,10 +408,10 @@ def incidents(
     left_to}, diagnosis {cause, culprits, places, at_fault, family, first_action, confidence, confidence_words,
     affected_nodes, evidence_for, evidence_against, alternatives [statement, confidence, why_less_likely], settled_by}].
     """
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.outlook import read_incidents
-    from ops_pipelines.terminal.tables import console, print_incidents
-    from ops_pipelines.terminal.without_cluster import CANNOT_OPEN, end_without, incidents_without
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
+    from ops_pipelines.terminal.outlook import CANNOT_OPEN, end_without, incidents_without, read_incidents
+    from ops_pipelines.terminal.tables import print_incidents
 
     trouble: Exception | None = None
     try:
@@ -436,9 +442,10 @@ def show(
     explanation, source, evidence [source, position, observed_at, text]], actions [action, plan, begun_at,
     sent_at, finished_at, outcome, witness], entries [seq, written_at, kind, actor, what, entry_hash].
     """
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.outlook import read_story
-    from ops_pipelines.terminal.tables import console, print_story
+    from ops_pipelines.terminal.tables import print_story
 
     cluster = open_named(ctx, cluster_file)
     view = read_story(find_incident(incident, cluster), cluster)
@@ -464,9 +471,9 @@ def explain(
     sightings [first_at, last_at, count, where, rule, says, line], actions (as in `show`), bundles [reason, saved_at,
     place, sha256, is_in_ledger, files, missing], related [incident, state, why].
     """
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal import explain as explaining
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.tables import console
 
     cluster = open_named(ctx, cluster_file)
     view = explaining.explain(find_incident(incident, cluster), cluster)
@@ -504,9 +511,10 @@ def verify(
     \b
     JSON: cluster, is_whole, entry_count, head_hash, first_broken_seq or null, problem.
     """
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.terminal.outlook import audit
-    from ops_pipelines.terminal.tables import console, print_audit
+    from ops_pipelines.terminal.tables import print_audit
 
     view = audit(open_named(ctx, cluster_file), expect_head=expect_head)
     if json:

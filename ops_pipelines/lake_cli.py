@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops_pipelines.observe.imports import FileKind
-from ops_pipelines.terminal.answer_format import AnswerFormat
-from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
+from ops_pipelines.terminal.edge import AnswerFormat, ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
     from ops_pipelines.resources.config.cluster_config import ClusterConfig
@@ -117,7 +116,7 @@ def query(
     which files it need not open.
     """
     from ops_pipelines.resources.lake.query import QueryRefused
-    from ops_pipelines.terminal.telemetry_commands import run_query
+    from ops_pipelines.terminal.telemetry import run_query
 
     url = _lake_url(lake, _find_config(cluster_file))
     try:
@@ -132,7 +131,7 @@ def query(
 @at_the_edge
 def tables(lake: LakeDirectory = None, cluster_file: ClusterFile = None) -> None:
     """List what the lake holds: rows, hours, newest row and size of every table."""
-    from ops_pipelines.terminal.telemetry_commands import describe
+    from ops_pipelines.terminal.telemetry import describe
 
     typer.echo(describe(_lake_url(lake, _find_config(cluster_file)), width=_terminal_width()))
 
@@ -158,7 +157,7 @@ def retain(
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.resources.config.cluster_config import LakeConfig
     from ops_pipelines.resources.lake.retention import RetentionSettings
-    from ops_pipelines.terminal.telemetry_commands import preview_retain, run_retain
+    from ops_pipelines.terminal.telemetry import preview_retain, run_retain
 
     config = _find_config(cluster_file)
     kept = LakeConfig(url="") if config is None else config.lake

@@ -45,23 +45,20 @@ from ops_pipelines.observe.alerts import (
     reject_delivery,
     take_in_alerts,
 )
-from ops_pipelines.pages.index import Listed, write_index
-from ops_pipelines.pages.render import CONTENT_SECURITY_POLICY, render
 from ops_pipelines.people.orders import ForgedLink, LinkRefused
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.remediate.plans.configuration import read_vital_signs, vital_signs
+from ops_pipelines.report.html import CONTENT_SECURITY_POLICY, page_of, render
+from ops_pipelines.report.json_form import to_json
 from ops_pipelines.resources.config.cluster_config import AlertmanagerSettings, ServeSettings
 from ops_pipelines.resources.http_process import Places, RequestRefused, read_body
 from ops_pipelines.resources.web_access import Admission, WebhookGate
-from ops_pipelines.terminal.json_form import to_json
-from ops_pipelines.terminal.link_approval import LONGEST_FORM_BYTES, FormRefused, SentForm, show_plan, take_yes
-from ops_pipelines.terminal.pages_in_making import PageInMaking
+from ops_pipelines.terminal.approval import LONGEST_FORM_BYTES, FormRefused, SentForm, show_plan, take_yes
 from ops_pipelines.terminal.rollout_pages import NoSuchRollout, RolloutPages
-from ops_pipelines.terminal.status_views import HealthView, view_health
+from ops_pipelines.terminal.served_pages import Listed, NoReview, NotThere, PageInMaking, WeeklyPages, index_document
 from ops_pipelines.terminal.team_pages import TeamPages
-from ops_pipelines.terminal.teams_at_hand import NotThere
-from ops_pipelines.terminal.vital_metrics import VitalSignsCollector
-from ops_pipelines.terminal.weekly_pages import NoReview, WeeklyPages
+from ops_pipelines.terminal.views import HealthView, view_health
+from ops_pipelines.terminal.vital_signs import VitalSignsCollector
 
 _PLACES = {"health": 8, "pages": 10, "reviews": 4, "approvals": 8, "alerts": 4}
 """How many requests of each kind are answered at once; whoever comes beyond is told to come again. A database that
@@ -192,17 +189,18 @@ def _write_index(site: Site, request: Request, team_pages: TeamPages) -> str:
     now = cluster.clock.now()
     state = cluster.ledger.read_state(now)
     signs = vital_signs(cluster, state, now=now)
-    return write_index(
+    document = index_document(
         cluster=cluster.name,
         health=judge_health(signs),
         incidents=state.incidents,
         lately=cluster.ledger.incidents_since(now - _LATELY),
         rollouts=state.rollouts,
-        tiles=team_pages.tiles(),
+        numbers=team_pages.tiles(),
         listed=_LISTED,
         has_reports=any(getattr(route, "path", "").startswith("/incidents/") for route in request.app.routes),
         now=now,
     )
+    return page_of(document)
 
 
 def _write_incident(site: Site, request: Request) -> str:
@@ -511,8 +509,8 @@ Refuse = Callable[..., Response]
 
 def _calendar(site: Site) -> Route:
     def calendar(request: Request) -> Response:
-        from ops_pipelines.pages.calendar_feed import MEDIA_TYPE, write_calendar
         from ops_pipelines.people.planned_times import planned_times
+        from ops_pipelines.terminal.served_pages import MEDIA_TYPE, write_calendar
 
         try:
             cluster = site.open_cluster()

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 
 import dagster as dg
 
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.assets.understand import incidents
 from ops_pipelines.core.action import ActionRecord
 from ops_pipelines.core.plan import IncidentPlan
@@ -12,6 +11,7 @@ from ops_pipelines.core.policy import Mode
 from ops_pipelines.remediate.decide import Decision
 from ops_pipelines.remediate.plans.gate import PlanReport
 from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.report.metadata import count, table
 
 GROUP = "act"
 

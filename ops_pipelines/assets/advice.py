@@ -5,20 +5,21 @@ One that is materialised anew tells nobody twice, and weeks later nobody at all.
 `efficiency`; shows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC
 
 import dagster as dg
 
 from ops_pipelines.assets.hours import ONE_RUN, POOL
 from ops_pipelines.assets.partitions import RUNNING_WEEKS
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.periods import week_of
+from ops_pipelines.core.proposal import TeamName
+from ops_pipelines.efficiency.advice import Withheld
 from ops_pipelines.efficiency.kept import AdviceReport, FollowedUp
+from ops_pipelines.report.metadata import metadata_of, table
 from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "advice"
-_TEXT_LENGTH = 300
 
 
 @dg.asset(
@@ -40,49 +41,41 @@ def efficiency_advice(context: dg.AssetExecutionContext, teams_desk: dg.Resource
     told = send(report, teams_desk)
     keep(report, teams_desk, told=told)
     followed = follow_up(week_to_follow(week), teams_desk) if week.end <= teams_desk.clock.now() else ()
-    return dg.Output(None, metadata=describe_advice(report, followed, told_count=len(told)))
+    return dg.Output(None, metadata=dict(describe_advice(report, followed, told=told, desk=teams_desk)))
 
 
 def describe_advice(
-    report: AdviceReport, followed: Sequence[FollowedUp], *, told_count: int
+    report: AdviceReport, followed: Sequence[FollowedUp], *, told: Collection[TeamName], desk: TeamsDesk
 ) -> Mapping[str, dg.MetadataValue]:
-    """Return what the asset's page shows. Job names and paths are users' words: cells hold no Markdown."""
-    from ops_pipelines.efficiency.week import sentences, shown_gain
+    """Return what the asset's page shows: the report of the week, and what became of the advice two weeks before."""
+    from ops_pipelines.efficiency.report import advice_document, report_rows
+    from ops_pipelines.efficiency.week import sentences
     from ops_pipelines.report.markdown import escape_markdown
 
-    def safe(text: str) -> str:
-        return escape_markdown(text, at_most=_TEXT_LENGTH)
+    now = desk.clock.now()
+    document = advice_document(
+        report_rows(report, told=told, at=now),
+        cluster=desk.cluster.name,
+        week=report.week,
+        currency=report.currency,
+        sentences=sentences(report, followed),
+        not_known=report.unknown,
+        now=now,
+    )
 
+    def about(each: FollowedUp | Withheld) -> Mapping[str, object]:
+        team, job = escape_markdown(each.team or "unknown team"), escape_markdown(each.subject, at_most=300)
+        return {"team": team, "job": job, "what": each.kind.value}
+
+    saved = sum((each.outcome.saved_gpu_hours for each in followed), 0.0)
     return {
-        "week": dg.MetadataValue.text(report.week.name),
-        "sentences": dg.MetadataValue.md("\n".join(f"- {safe(each)}" for each in sentences(report, followed))),
-        "said_count": count(report.chosen),
-        "withheld_count": count(report.withheld),
-        "told_team_count": dg.MetadataValue.int(told_count),
-        "expected_gain_gpu_hours": dg.MetadataValue.float(
-            round(sum((each.gain.expected_gpu_hours for each in report.chosen), 0.0), 3)
-        ),
-        "saved_gpu_hours": dg.MetadataValue.float(
-            round(sum((each.outcome.saved_gpu_hours for each in followed), 0.0), 3)
-        ),
-        "advice": table(
-            {
-                "team": safe(each.team or "unknown team"),
-                "job": safe(each.subject),
-                "what": each.kind.value,
-                "evidence": safe("; ".join(each.evidence)),
-                "but": safe("; ".join(each.counter_evidence)),
-                "gain": shown_gain(each, currency=report.currency),
-                "do": safe(each.what_to_do),
-            }
-            for each in report.chosen
-        ),
+        **metadata_of(document),
+        "told_team_count": dg.MetadataValue.int(len(told)),
+        "saved_gpu_hours": dg.MetadataValue.float(round(saved, 3)),
         "by_kind": table({"kind": kind.value, "said": said} for kind, said in report.count_by_kind.items()),
         "followed": table(
             {
-                "team": safe(each.team),
-                "job": safe(each.subject),
-                "what": each.kind.value,
+                **about(each),
                 "became": each.outcome.followed.value,
                 "before": each.measure_before,
                 "after": "" if each.outcome.measure_after is None else f"{each.outcome.measure_after:.3g}",
@@ -90,14 +83,5 @@ def describe_advice(
             }
             for each in followed
         ),
-        "withheld": table(
-            {
-                "team": safe(each.team or "unknown team"),
-                "job": safe(each.subject),
-                "what": each.kind.value,
-                "why": safe(each.why),
-            }
-            for each in report.withheld
-        ),
-        "not_known": table({"what": safe(each)} for each in report.unknown),
+        "withheld": table({**about(each), "why": escape_markdown(each.why)} for each in report.withheld),
     }

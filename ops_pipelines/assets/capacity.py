@@ -13,10 +13,10 @@ from pydantic import Field
 from ops_pipelines.assets.capacity_pages import describe_forecast, describe_report
 from ops_pipelines.assets.hours import POOL
 from ops_pipelines.assets.partitions import QUARTERS
-from ops_pipelines.assets.tables import table
 from ops_pipelines.capacity.model import quarter_of
 from ops_pipelines.capacity.past import Completeness
 from ops_pipelines.capacity.plan import CapacityForecast, CapacityPlan
+from ops_pipelines.report.metadata import table
 from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "capacity"
@@ -62,7 +62,7 @@ def capacity_forecast(
     forecast = forecast_from(teams_desk, past)
     for note in forecast.notes:
         context.log.info("forecast: %s", note)
-    yield dg.Output(forecast, metadata=dict(describe_forecast(forecast, past.completeness)))
+    yield dg.Output(forecast, metadata=dict(describe_forecast(forecast, past.completeness, desk=teams_desk)))
     yield prove_complete(past.completeness)
 
 
@@ -73,15 +73,16 @@ def capacity_plan(
     """What runs short when, what to order by when, what else could be done; kept as the quarter's report."""
     from ops_pipelines.capacity.forecasting import plan_quarter
     from ops_pipelines.capacity.hindsight import keep_page, keep_report, kept_as, kept_report
+    from ops_pipelines.capacity.report import kept_document
     from ops_pipelines.capacity.reporting import report_on, warn_of_changes
-    from ops_pipelines.pages.capacity import page_of
+    from ops_pipelines.report.html import page_of
 
     plan = plan_quarter(teams_desk, capacity_forecast)
     report = report_on(teams_desk, forecast=capacity_forecast, plan=plan)
     first = kept_report(teams_desk, plan.quarter)
     name = kept_as(teams_desk, report)
     place = keep_report(teams_desk, report)
-    page = keep_page(teams_desk, page_of(report, name=name), name=name)
+    page = keep_page(teams_desk, page_of(kept_document(report, name=name)).encode("utf-8"), name=name)
     warnings = () if first is None else warn_of_changes(first, report)
     for warning in warnings:
         context.log.warning("capacity: %s", warning)

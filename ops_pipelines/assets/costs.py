@@ -4,7 +4,7 @@ A partition is a month of the cluster's own zone, by name; the running one is as
 materialised anew says the same as long as the ledger and the lake still have it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,8 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import POOL
 from ops_pipelines.assets.partitions import MONTHS
-from ops_pipelines.assets.tables import table
-from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.costs.gather_usage import MonthUsage
+from ops_pipelines.report.metadata import metadata_of, table
 from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
@@ -78,10 +77,12 @@ def chargeback(
     """Who bears how much of what the cluster cost, to the cent, as a table and as FOCUS files; how budgets stand."""
     from ops_pipelines.costs.budget_notes import tell_of_budgets
     from ops_pipelines.costs.focus_table import keep_statement
+    from ops_pipelines.costs.report import cost_document
     from ops_pipelines.costs.statements import charge
 
     charged = charge(usage_ledger, teams_desk)
-    metadata = dict(describe_charge(charged))
+    month = charged.month.name
+    metadata = dict(metadata_of(cost_document(charged, cluster=teams_desk.cluster.name, month=month)))
     if charged.statement is None:
         context.log.warning("nothing is charged: %s", charged.why_not)
     else:
@@ -183,67 +184,3 @@ def describe_usage(usage: MonthUsage) -> Mapping[str, dg.MetadataValue]:
         "refused": table({"row": each.record, "reason": each.reason, "why": each.detail} for each in usage.refused),
         "not_known": table({"what": each} for each in usage.notes),
     }
-
-
-def describe_charge(charged: "Charge") -> Mapping[str, dg.MetadataValue]:
-    """Return what the page of the statement shows."""
-    from ops_pipelines.core.money import show_cents
-
-    shown: dict[str, dg.MetadataValue] = {
-        "until": dg.MetadataValue.text(f"{charged.usage.part.until:%Y-%m-%d %H:%M} UTC"),
-        "not_known": table({"what": each} for each in charged.notes),
-    }
-    if charged.statement is None:
-        return {"nothing_is_charged": dg.MetadataValue.text(charged.why_not), **shown}
-    statement = charged.statement
-    return {
-        "currency": dg.MetadataValue.text(statement.currency),
-        "asset_cost": dg.MetadataValue.float(statement.asset_cents / 100),
-        "residual_cents": dg.MetadataValue.int(statement.residual_cents),
-        "sum_of_lines": dg.MetadataValue.float(sum(line.cents for line in statement.lines) / 100),
-        # Apart: a table shows 50 rows, and what stays with the operator must not be cut off behind many teams.
-        "statement": table(each for each in _statement_rows(charged) if each["team"]),
-        "operator_lines": table(each for each in _statement_rows(charged) if not each["team"]),
-        "rates": table(
-            {"gpu_type": gpu_type or "all", "cents_of_an_installed_hour": float(rate)}
-            for gpu_type, rate in statement.rates.items()
-        ),
-        "budgets": table(
-            {
-                "team": each.budget.team,
-                "budget": show_cents(each.budget.cents),
-                "spent": show_cents(each.spent_cents),
-                "share": f"{float(each.spent_ratio):.1%}",
-                "forecast": "" if each.forecast_cents is None else show_cents(each.forecast_cents),
-                "says": ", ".join(alert.value for alert in each.alerts),
-            }
-            for each in charged.standings
-        ),
-        **shown,
-    }
-
-
-def _statement_rows(charged: "Charge") -> Iterable[Mapping[str, object]]:
-    from ops_pipelines.core.money import show_cents
-    from ops_pipelines.costs.charges import cost_rows
-    from ops_pipelines.costs.statement import Service
-
-    assert charged.statement is not None, "asked of a statement only"
-    standings = {each.budget.team: each for each in charged.standings}
-    for row in cost_rows(charged.statement):
-        standing = None if row.project else standings.get(TeamName(row.team))
-        forecast = None if standing is None else standing.forecast_cents
-        yield {
-            "what": row.fate.value,
-            "team": row.team,
-            "project": row.project,
-            "gpu_hours": row.gpu_hours,
-            "gpu": show_cents(row.of(Service.GPU)),
-            "energy": show_cents(row.of(Service.ENERGY)),
-            "storage": show_cents(row.of(Service.STORAGE)),
-            "network": show_cents(row.of(Service.NETWORK)),
-            "credits": show_cents(row.of(Service.CREDIT, Service.INCIDENT_CREDIT)),
-            "total": show_cents(row.total_cents),
-            "budget": "" if standing is None else show_cents(standing.budget.cents),
-            "forecast": "" if forecast is None else show_cents(forecast),
-        }

@@ -7,10 +7,10 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import LAKE_IO, ONE_RUN, POOL, by_partition, covered, hour_of_key, keep_rejected
 from ops_pipelines.assets.partitions import DAYS, HOURS
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.lake import Computed
 from ops_pipelines.observe.hours import Filled
 from ops_pipelines.quotas.gather_demand import FilledDemand, demand_of_day, fill_demand
+from ops_pipelines.report.metadata import count, table
 from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "quotas"

@@ -3,8 +3,8 @@
 import dagster as dg
 
 from ops_pipelines.assets.rollouts import GROUP
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.cluster import Cluster, Observatory
+from ops_pipelines.report.metadata import count, table
 
 
 @dg.asset(group_name=GROUP, code_version="1")

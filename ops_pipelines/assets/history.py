@@ -10,8 +10,8 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import ONE_RUN, POOL
 from ops_pipelines.assets.partitions import DAYS
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.cluster import Cluster, Observatory
+from ops_pipelines.report.metadata import count, table
 from ops_pipelines.review.lemons import once_a_day
 
 GROUP = "history"

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from ops_pipelines.assets.partitions import HOURS
-from ops_pipelines.assets.tables import table
 from ops_pipelines.core.cluster import HOUR, Observatory
 from ops_pipelines.core.lake import Lake, Rows
 from ops_pipelines.observe.hours import Filled
+from ops_pipelines.report.metadata import table
 
 # `backfill_policy` is beta in Dagster 1.13, and what it says is pinned by our tests and by the pinned version.
 warnings.filterwarnings("ignore", message=r".*`backfill_policy`.*", category=dg.BetaWarning)

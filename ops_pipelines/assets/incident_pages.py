@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from ops_pipelines.assets.tables import table
 from ops_pipelines.core.fault import Family, Hypothesis
 from ops_pipelines.core.finding import Finding
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.core.record import SavedBundle
 from ops_pipelines.remediate.bundle import began_at
+from ops_pipelines.report.metadata import table
 
 EXPLAINED_AT_MOST = 5
 """Paragraphs on the page; the table has them all."""

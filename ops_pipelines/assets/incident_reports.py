@@ -12,12 +12,12 @@ import dagster as dg
 
 from ops_pipelines.assets.incident_pages import culprit_of, next_step
 from ops_pipelines.assets.report import GROUP
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.assets.verify import verifications
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.record import PageShelf, ShelfError
 from ops_pipelines.report.markdown import escape_markdown
+from ops_pipelines.report.metadata import count, table
 from ops_pipelines.review.incident_report import IncidentReport, history_of, report_on
 from ops_pipelines.review.story.chain import gpu_hours_words
 

@@ -11,9 +11,9 @@ import dagster as dg
 from ops_pipelines.assets.history import GROUP
 from ops_pipelines.assets.hours import ONE_RUN, POOL
 from ops_pipelines.assets.partitions import DAYS
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.cluster import HOUR, Cluster, Observatory, hour_of
 from ops_pipelines.core.lake import Lake, Rows
+from ops_pipelines.report.metadata import count, table
 
 COST_DAYS = 28
 """Long enough for five interruptions on a small cluster, short enough to follow changed settings."""

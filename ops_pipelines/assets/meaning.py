@@ -6,11 +6,11 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import LAKE_IO, ONE_RUN, POOL, hour_before, hour_of_key
 from ops_pipelines.assets.partitions import HOURS
-from ops_pipelines.assets.tables import table
 from ops_pipelines.core.cluster import HOUR, Observatory
 from ops_pipelines.core.lake import Computed, Rows
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.observe.hours import read_nodes_now
+from ops_pipelines.report.metadata import table
 
 GROUP = "telemetry_meaning"
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.observation import Observation
 from ops_pipelines.core.plan import Snapshot
 from ops_pipelines.remediate.snapshot import KeptSnapshot, Observed
+from ops_pipelines.report.metadata import count, table
 from ops_pipelines.review.shift import node_word
 
 GROUP = "observe"

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 import dagster as dg
 
-from ops_pipelines.assets.tables import table
 from ops_pipelines.core.lake import Rows
+from ops_pipelines.report.metadata import table
 
 
 def describe_hours(

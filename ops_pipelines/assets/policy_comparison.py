@@ -5,7 +5,7 @@ from datetime import timedelta
 import dagster as dg
 from pydantic import Field
 
-from ops_pipelines.assets.tables import table
+from ops_pipelines.report.metadata import table
 from ops_pipelines.review.replay.replay import PolicyDesk, differing, proof_sentence, replay, sentences_of
 from ops_pipelines.review.replay.result import Difference
 

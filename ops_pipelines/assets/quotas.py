@@ -12,14 +12,13 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import POOL
 from ops_pipelines.assets.partitions import LOCAL_DAYS
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.entries import AUTOPILOT
-from ops_pipelines.core.proposal import GpuType, ProposedQuota, QuotaProposal, TeamName
 from ops_pipelines.launched_by import WITHOUT_LOGIN, login_behind
+from ops_pipelines.report.metadata import metadata_of, table
 from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
-    from ops_pipelines.quotas.daily_work import Done
+    from ops_pipelines.quotas.daily_work import Done, Made
 
 GROUP = "quotas"
 PROPOSING_JOB = "rebalance_quotas"
@@ -41,7 +40,7 @@ def gpu_quotas(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[T
         context.log.error("proposal=%s %s", proposal.proposal, problem)
     for note in proposal.notes:
         context.log.info("note: %s", note)
-    return dg.Output(None, metadata=_shown(proposal, state=made.state_word, used=made.proposed.used))
+    return dg.Output(None, metadata=_shown(made, teams_desk))
 
 
 applied_quotas = dg.AssetSpec(
@@ -82,57 +81,28 @@ def day_of(context: dg.AssetExecutionContext) -> date:
     return date.fromisoformat(context.partition_key)
 
 
-def _shown(
-    proposal: QuotaProposal, *, state: str, used: Mapping[tuple[TeamName, GpuType], float]
-) -> dict[str, dg.MetadataValue]:
+def _shown(made: "Made", desk: TeamsDesk) -> dict[str, dg.MetadataValue]:
     from ops_pipelines.quotas.changes import list_changes
+    from ops_pipelines.quotas.report import matter_of, quota_document
     from ops_pipelines.report.pictures.bars import draw_quotas
     from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 
+    proposal, used = made.proposed.proposal, made.proposed.used
     small, large = draw_quotas(proposal.lines, used=used)
+    matter = matter_of(made.record, (), desk.cluster, desk, used=used, computed=proposal)
     return {
-        "headline": dg.MetadataValue.text(proposal.headline),
+        **metadata_of(quota_document(matter)),
+        "proposal": dg.MetadataValue.text(f"{proposal.proposal}, {made.state_word}"),
         "changes": dg.MetadataValue.md(list_changes(proposal.lines, most_chars=INLINE_AT_MOST)),
-        "proposal": dg.MetadataValue.text(f"{proposal.proposal}, {state}"),
         "quotas": dg.MetadataValue.md(small),
         "quotas_large": dg.MetadataValue.md(large),
-        "changed_count": count([each for each in proposal.lines if each.changes_anything]),
-        "lines": table(_line(each, used=used.get((each.team, each.gpu_type))) for each in proposal.lines),
-        # Of its own: beside eight columns of numbers a sentence is squeezed to a word a line.
-        "why": table(_why(each) for each in proposal.lines),
-        "supply": table(
+        # Of its own: beside ten columns of numbers a sentence is squeezed to a word a line.
+        "why": table(
             {
-                "type": each.gpu_type or "all",
-                "installed": each.installed,
-                "broken": each.broken,
-                "in rollouts": each.in_rollouts,
-                "kept back": each.slack,
-                "to give out": each.supply,
+                "quota": f"{each.team}{f' {each.gpu_type}' if each.gpu_type else ''} {each.before:g} → {each.after}",
+                "why": each.reason,
+                "without the change": each.counterfactual,
             }
-            for each in proposal.supplies
+            for each in proposal.lines
         ),
-        "notes": table({"note": each} for each in proposal.notes),
-        "stands_still": dg.MetadataValue.text(proposal.frozen_because or "no"),
-    }
-
-
-def _line(line: ProposedQuota, *, used: float | None) -> dict[str, object]:
-    return {
-        "team": line.team,
-        "type": line.gpu_type or "all",
-        "before": line.before,
-        "after": line.after,
-        "guarantee": line.guarantee,
-        "used": "not known" if used is None else f"{used:.1f}",
-        "wanted": line.wanted_mean,
-        "debt": line.debt,
-    }
-
-
-def _why(line: ProposedQuota) -> dict[str, object]:
-    kind = f" {line.gpu_type}" if line.gpu_type else ""
-    return {
-        "quota": f"{line.team}{kind} {line.before:g} → {line.after}",
-        "why": line.reason,
-        "without the change": line.counterfactual,
     }

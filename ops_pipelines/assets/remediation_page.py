@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 import dagster as dg
 
 from ops_pipelines.assets.report import GROUP
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.assets.verify import verifications
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.incident import Incident, Recovery
@@ -18,6 +17,7 @@ from ops_pipelines.core.plan import BlastRadius, IncidentPlan, TouchedJob
 from ops_pipelines.remediate.by_hand import WaitingRepair, queue_of
 from ops_pipelines.remediate.nodes.tests import Probation, Standing, probations_of, standings_of
 from ops_pipelines.report.markdown import escape_markdown
+from ops_pipelines.report.metadata import count, table
 from ops_pipelines.review.time_saved import RecentRemediation, recent_remediation, sum_by_day_and_team
 
 BACK = timedelta(days=7)

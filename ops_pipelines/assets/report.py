@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import dagster as dg
 
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.assets.verify import verifications
 from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.report.metadata import count, table
 from ops_pipelines.review.shift import IncidentLine, ShiftReport, write_shift_report
 
 GROUP = "report"

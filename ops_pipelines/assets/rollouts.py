@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pydantic import Field
 
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.proof import Refusal
 from ops_pipelines.core.rollout import FINAL, NodeStage, RolloutNode, RolloutPlan
+from ops_pipelines.report.metadata import count, table
 from ops_pipelines.rollouts.engine import words_of
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ import dagster as dg
 
 from ops_pipelines.assets.incident_pages import count_by_rule, describe_incidents
 from ops_pipelines.assets.observe import Seen, validated_observations
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.finding import REPAIRS, Catalogue, Finding
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.plan import Snapshot
 from ops_pipelines.observe.rules import find
 from ops_pipelines.remediate.bundle import BundleReport
 from ops_pipelines.remediate.snapshot import Found
+from ops_pipelines.report.metadata import count, table
 
 GROUP = "understand"
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import dagster as dg
 
 from ops_pipelines.assets.act import action_log
-from ops_pipelines.assets.tables import count, table
 from ops_pipelines.remediate.nodes.verify import VerificationReport
 from ops_pipelines.remediate.verification import Recovery
+from ops_pipelines.report.metadata import count, table
 
 GROUP = "verify"
 

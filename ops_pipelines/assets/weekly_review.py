@@ -12,10 +12,10 @@ import dagster as dg
 from ops_pipelines.assets.history import GROUP
 from ops_pipelines.assets.hours import ONE_RUN, POOL
 from ops_pipelines.assets.partitions import WEEKS
-from ops_pipelines.assets.tables import table
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.core.record import ShelfError
+from ops_pipelines.report.metadata import table
 from ops_pipelines.review.week.weekly_review import WeeklyReview
 
 
@@ -51,15 +51,15 @@ def weekly_review(
 
 def describe_review(review: WeeklyReview) -> Mapping[str, dg.MetadataValue]:
     """Return what the asset's page shows: the sentences, pictures, tables, and numbers that the UI plots by week."""
-    from ops_pipelines.pages.review_numbers import (
+    from ops_pipelines.pages.review_words import (
         PARTS,
         PROMISES,
         shown_effective,
         shown_hours,
         shown_ratio,
         time_between,
+        words_of,
     )
-    from ops_pipelines.pages.review_sentences import words_of
     from ops_pipelines.pages.weekly_review import work_bars
     from ops_pipelines.report.markdown import escape_markdown
     from ops_pipelines.report.pictures.bars import Sheet, large_rows, small_rows

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, cast
 
 import dagster as dg
 
-from ops_pipelines.assets.tables import table as shown_table
 from ops_pipelines.checks.quality_page import failed_rows, kind_rows, render_page
 from ops_pipelines.checks.suites import judge_profiles
 from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict
@@ -20,6 +19,7 @@ from ops_pipelines.core.lake import Lake
 from ops_pipelines.lake.quality.expectations import Measure
 from ops_pipelines.lake.quality.rules import Severity
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.report.metadata import table as shown_table
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, cast
 
 import dagster as dg
 
-from ops_pipelines.assets.tables import table
 from ops_pipelines.checks.data_quality import hours_to_judge
 from ops_pipelines.quotas.gather_demand import TABLE, declared_teams
+from ops_pipelines.report.metadata import table
 from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from ops_pipelines.core.entries import Approval
 from ops_pipelines.core.identity import PlanId
 from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part, expect
 from ops_pipelines.drills.demo_setup import ANSWERS_FILE
-from ops_pipelines.pages.approval import CONFIRMATION
 from ops_pipelines.simulator.twin import Twin
-from ops_pipelines.terminal.incident_views import PlanStanding
+from ops_pipelines.terminal.approval import CONFIRMATION
 from ops_pipelines.terminal.outlook import read_incidents
+from ops_pipelines.terminal.views import PlanStanding
 
 PERSON = "operator of the demo"
 

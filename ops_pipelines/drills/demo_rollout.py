@@ -26,7 +26,7 @@ from ops_pipelines.drills.demo_releases import (
     MOST_OUT,
     NewRack,
 )
-from ops_pipelines.pages.rollouts import clipped
+from ops_pipelines.report.document import clipped
 from ops_pipelines.simulator.ground_truth import read_nodes, read_progress
 from ops_pipelines.simulator.journal import EntryKind
 from ops_pipelines.simulator.scenario import Arrivals, JobSpec, Scenario, SimulatedNode

@@ -19,6 +19,7 @@ from enum import Enum
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.efficiency.work import JobWork
+from ops_pipelines.report.numbers import bytes_words
 from ops_pipelines.teams.settings import AdviceSettings
 
 # -- one piece of advice --
@@ -159,7 +160,7 @@ def weigh(advice: Advice, settings: AdviceSettings, *, against: Sequence[str | N
             return withhold(advice, why)
     if advice.kind in OF_STORAGE:
         if advice.gain.size_bytes < settings.least_gain_bytes:
-            return withhold(advice, f"it would free {shown_bytes(advice.gain.size_bytes)}, too little to say")
+            return withhold(advice, f"it would free {bytes_words(advice.gain.size_bytes)}, too little to say")
     elif advice.gain.expected_gpu_hours < settings.least_gain_gpu_hours:
         return withhold(advice, f"it would gain {shown_hours(advice.gain.expected_gpu_hours)}, too little to say")
     return advice
@@ -215,14 +216,6 @@ def is_a_session(work: JobWork) -> str | None:
 def shown_hours(gpu_hours: float) -> str:
     """Return GPU-hours in words."""
     return f"{gpu_hours:,.0f} GPU-hours" if gpu_hours >= 10 else f"{gpu_hours:.1f} GPU-hours"
-
-
-def shown_bytes(size: float) -> str:
-    """Return a size in the largest unit that leaves a number above 1."""
-    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
-        if size >= scale:
-            return f"{size / scale:,.1f} {unit}"
-    return f"{size:,.0f} B"
 
 
 def _unmeasured(work: JobWork) -> str | None:

@@ -17,11 +17,11 @@ from ops_pipelines.efficiency.advice import (
     not_measured,
     of_work,
     serves,
-    shown_bytes,
     shown_hours,
     weigh,
 )
 from ops_pipelines.efficiency.work import Attempt, JobWork
+from ops_pipelines.report.numbers import bytes_words
 from ops_pipelines.teams.settings import AdviceSettings, LadderSettings
 
 # -- the ladder of a GPU that stays idle --
@@ -204,13 +204,13 @@ def judge_memory(work: JobWork, settings: AdviceSettings) -> Finding | None:
         AdviceKind.OVER_ASKED_MEMORY,
         work,
         evidence=(
-            f"{shown_bytes(asked_for)} were asked for, {shown_bytes(most)} were the most in use, "
+            f"{bytes_words(asked_for)} were asked for, {bytes_words(most)} were the most in use, "
             f"in {len(known)} attempts",
             f"beside it {shown_hours(blocked)} of other GPUs had no memory left",
         ),
         low=0.0,
         expected=blocked,
-        do=f"ask for {shown_bytes(enough)}",
+        do=f"ask for {bytes_words(enough)}",
         confidence=Confidence.MEDIUM,
         measure=unneeded,
         but=(

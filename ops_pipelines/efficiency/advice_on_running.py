@@ -24,11 +24,11 @@ from ops_pipelines.efficiency.advice import (
     not_measured,
     of_work,
     serves,
-    shown_bytes,
     shown_hours,
     weigh,
 )
 from ops_pipelines.efficiency.work import JobWork, NodeFailures
+from ops_pipelines.report.numbers import bytes_words
 from ops_pipelines.teams.settings import AdviceSettings
 
 # -- advice on how GPUs were used --
@@ -341,7 +341,7 @@ def judge_files(group: FileGroup, settings: AdviceSettings, *, since: datetime, 
         since=since,
         until=until,
         evidence=(
-            f"{group.old_count} of {group.count} files, {shown_bytes(group.old_size_bytes)}, were neither read nor "
+            f"{group.old_count} of {group.count} files, {bytes_words(group.old_size_bytes)}, were neither read nor "
             f"written for {limit / timedelta(days=1):g} days",
             f"anything of it was last used: {last}",
         ),

@@ -98,17 +98,23 @@ def keep(report: AdviceReport, desk: TeamsDesk, *, told: Collection[TeamName]) -
     """Make the report what the lake has of its week; `told` are the teams that were told of it. Raises LakeError."""
     from ops_pipelines.lake.schema import TABLES
 
-    now, end = desk.clock.now(), report.week.end
-    rows: dict[_Key, _Row] = {}
-    for each in report.withheld[:WITHHELD_AT_MOST]:
-        rows.setdefault((each.team, each.kind, each.subject), _withheld_row(each, report.week))
-    for advice in report.chosen:
-        rows[advice.key] = _row(advice, report.week, told_at=now if advice.team in told else None)
+    end = report.week.end
+    rows = rows_of(report, told=told, at=desk.clock.now())
     for row in _rows(desk, end):
         key = _key(row)
         if key is not None and row["told_at"] is not None:
             rows[key] = row
     desk.lake.replace_hour(TABLE, end, TABLES[TABLE].from_rows(rows[key] for key in sorted(rows, key=repr)))
+
+
+def rows_of(report: AdviceReport, *, told: Collection[TeamName], at: datetime | None) -> dict[_Key, _Row]:
+    """Return the rows of a report as the lake has them; `told` are the teams that were told of it, `at` this time."""
+    rows: dict[_Key, _Row] = {}
+    for each in report.withheld[:WITHHELD_AT_MOST]:
+        rows.setdefault((each.team, each.kind, each.subject), _withheld_row(each, report.week))
+    for advice in report.chosen:
+        rows[advice.key] = _row(advice, report.week, told_at=at if advice.team in told else None)
+    return rows
 
 
 def keep_outcomes(week: Week, followed: Collection[FollowedUp], desk: TeamsDesk) -> None:

@@ -13,10 +13,11 @@ from ops_pipelines.core.identity import digest_of
 from ops_pipelines.core.notes import Audience, Lane, Note, Severity, TellRules, quiet_end
 from ops_pipelines.core.periods import WEEK, Week
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.efficiency.advice import OF_STORAGE, Advice, Followed, Withheld, choose, shown_bytes, shown_hours
+from ops_pipelines.efficiency.advice import OF_STORAGE, Advice, Followed, Withheld, choose, shown_hours
 from ops_pipelines.efficiency.evidence import OnStep, find_rates, read_evidence, silent, with_cents
 from ops_pipelines.efficiency.judge import judge, judge_storage
 from ops_pipelines.efficiency.kept import AdviceReport, FollowedUp, said_before
+from ops_pipelines.report.numbers import bytes_words
 from ops_pipelines.teams.desk import TeamsDesk
 
 # -- one week's advice --
@@ -111,7 +112,7 @@ def _gains(report: AdviceReport) -> str:
     low = sum(each.gain.low_gpu_hours for each in report.chosen)
     expected = sum(each.gain.expected_gpu_hours for each in report.chosen)
     size = sum(each.gain.size_bytes for each in report.chosen)
-    freed = f", and {shown_bytes(size)} of storage" if size else ""
+    freed = f", and {bytes_words(size)} of storage" if size else ""
     return f"Followed, they would gain {low:,.1f} to {shown_hours(expected)} a week{freed}."
 
 
@@ -183,7 +184,7 @@ def shown_gain(advice: Advice, *, currency: str | None) -> str:
     """Return the gain in words: what is sure, what is expected, and the money where prices are stated."""
     gain = advice.gain
     if advice.kind in OF_STORAGE:
-        words = f"{shown_bytes(gain.size_bytes)}, once"
+        words = f"{bytes_words(gain.size_bytes)}, once"
     else:
         words = f"{gain.low_gpu_hours:,.1f} to {shown_hours(gain.expected_gpu_hours)} a week"
     if advice.gain_cents is None or currency is None:

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from ops_pipelines.core.action import Verb
-from ops_pipelines.pages.render import drawn, render
+from ops_pipelines.report.html import drawn, render
 from ops_pipelines.review.replay.replay import differing, proof_sentence, sentences_of
 from ops_pipelines.review.replay.result import ComparedAct, Difference, Replay, Verdict
 

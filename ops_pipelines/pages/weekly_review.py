@@ -1,22 +1,20 @@
-"""The weekly reliability review as a page: five sentences, tiles with their change, then tables and plots.
+"""The weekly reliability review as a page: five sentences, tiles with their change, then tables and plots."""
 
-Tables and drawings of what `review.week.weekly_review` gathered; computes no number of its own. What is not
-known is said where the number would stand.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from enum import Enum
 
 from markupsafe import Markup
 
 from ops_pipelines.core.objectives import UNITS, Budget, BudgetState
 from ops_pipelines.core.overlap import tell
 from ops_pipelines.diagnose.failure_rates import MeanTime, Rate
-from ops_pipelines.pages.render import drawn, duration, render
-from ops_pipelines.pages.review_numbers import (
+from ops_pipelines.pages.review_words import (
     CAUSES,
     PARTS,
     PROMISES,
+    five_sentences,
+    per_thousand_node_days,
     shown_bounds,
     shown_hours,
     shown_limit,
@@ -24,13 +22,120 @@ from ops_pipelines.pages.review_numbers import (
     shown_team,
     time_between,
 )
-from ops_pipelines.pages.review_sentences import five_sentences
-from ops_pipelines.pages.review_tiles import tiles_of
-from ops_pipelines.report.pictures.bars import BarRow, Shade
+from ops_pipelines.report.document import Mood, Number, Shade
+from ops_pipelines.report.html import drawn, render
+from ops_pipelines.report.numbers import duration
+from ops_pipelines.report.pictures.bars import BarRow
 from ops_pipelines.report.pictures.review import DayColumn, bars_svg, columns_svg
 from ops_pipelines.review.week.incidents import ComponentLine, CoverageLine
 from ops_pipelines.review.week.weekly_review import WeeklyReview, WeekNumbers
 from ops_pipelines.review.work_sums import Work, WorkSum
+
+# -- the numbers of a week in tiles, each with its change against the week before --
+
+
+Count = Callable[[WeekNumbers], float | None]
+_LEAST = 0.05
+"""A smaller change is none: it would be shown as 0.0."""
+
+
+class Better(Enum):
+    """Which direction of a change is welcome."""
+
+    MORE = "more"
+    LESS = "less"
+
+
+def tiles_of(review: WeeklyReview) -> tuple[Number, ...]:
+    """Return the numbers of the week beside those of the week before.
+
+    Sums are compared with the same share of the week before, where this one is not over; means and rates as they are.
+    """
+    now, before = review.numbers, review.before
+    share = now.days / before.days
+
+    def tile(what: str, value: str, count: Count, better: Better, *, unit: str = "", scale: float = 1.0) -> Number:
+        change, mood = _change(
+            count(now), count(before) if before.is_on_record else None, better, unit=unit, scale=scale
+        )
+        return Number(value=value, about=what, change=change, change_mood=mood)
+
+    per_day, rate, taken = now.interruptions_per_day, per_thousand_node_days(now.interruptions), _taken(now)
+    repair = None if now.repairs is None else now.repairs.mean
+    return (
+        tile("effective GPU time", shown_bounds(now.work.total), _effective_percent, Better.MORE, unit=" points"),
+        tile(
+            "interruptions a day",
+            "-" if per_day is None else f"{per_day:.1f}",
+            lambda week: week.interruptions_per_day,
+            Better.LESS,
+        ),
+        tile(
+            "interruptions per 1,000 node-days",
+            "-" if rate is None else f"{rate:.1f}",
+            lambda week: per_thousand_node_days(week.interruptions),
+            Better.LESS,
+        ),
+        tile(
+            "failures of parts",
+            str(now.failure_count),
+            lambda week: float(week.failure_count),
+            Better.LESS,
+            scale=share,
+        ),
+        tile("mean time to repair", duration(repair), _repair_minutes, Better.LESS, unit=" min"),
+        tile("GPU-hours taken by interruptions", shown_hours(taken), _taken, Better.LESS, scale=share),
+        tile(
+            "GPU-hours saved by our timing, expected",
+            shown_hours(now.saved_gpu_hours),
+            lambda week: week.saved_gpu_hours,
+            Better.MORE,
+            scale=share,
+        ),
+        tile(
+            "nodes taken out for nothing, perhaps",
+            str(len(now.wrong)),
+            lambda week: float(len(week.wrong)),
+            Better.LESS,
+            scale=share,
+        ),
+        tile(
+            "times people were needed",
+            str(now.person_count),
+            lambda week: float(week.person_count),
+            Better.LESS,
+            scale=share,
+        ),
+    )
+
+
+def _effective_percent(numbers: WeekNumbers) -> float | None:
+    ratio = numbers.work.total.effective_ratio
+    return None if ratio is None else 100 * ratio
+
+
+def _taken(numbers: WeekNumbers) -> float | None:
+    total = numbers.work.total
+    return total.lost + total.restart + total.queue if total.wanted > 0 else None
+
+
+def _repair_minutes(numbers: WeekNumbers) -> float | None:
+    return None if numbers.repairs is None else numbers.repairs.mean / timedelta(minutes=1)
+
+
+def _change(now: float | None, before: float | None, better: Better, *, unit: str, scale: float) -> tuple[str, Mood]:
+    if now is None or before is None:
+        return "", Mood.SOFT
+    difference = now - before * scale
+    if abs(difference) < _LEAST:
+        return "as the week before", Mood.SOFT
+    is_good = (difference > 0) is (better is Better.MORE)
+    than = "on the week before" if scale == 1.0 else "on as much of the week before"
+    return f"{difference:+,.1f}{unit} {than}", Mood.GOOD if is_good else Mood.BAD
+
+
+# -- the weekly reliability review as a page --
+
 
 _DAY = timedelta(days=1)
 _STATES = {

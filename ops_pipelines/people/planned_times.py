@@ -1,6 +1,6 @@
 """What of the autopilot's work has a time that people plan by: windows, rollouts, freezes, waits, silences, repairs.
 
-Values for a calendar (`pages.calendar_feed`); reads the ledger and the policy, and decides nothing.
+Values for a calendar (`terminal.served_pages`); reads the ledger and the policy, and decides nothing.
 """
 
 from collections.abc import Iterator

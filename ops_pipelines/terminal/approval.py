@@ -1,19 +1,29 @@
-"""Whether a yes to a plan can still have an effect, and what stands in its way; `people.orders` records it."""
+"""A plan is shown and a yes is taken, by command and by the link of a message."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from urllib.parse import parse_qs, urlsplit
 
+from ops_pipelines.core.action import MESSAGES, Action, ActionRecord
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.core.identity import PlanId
-from ops_pipelines.core.incident import IncidentState
-from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.entries import Approval
+from ops_pipelines.core.identity import JobId, PlanId
+from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.observation import JobStatus
+from ops_pipelines.core.plan import IncidentPlan, TouchedJob
+from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.core.proof import Patience, Refusal
-from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.people.orders import waiting_plan
+from ops_pipelines.core.sources import SourceError, SourceUnavailable
+from ops_pipelines.people.orders import LinkClaim, LinkRefused, approve_by_link, plan_of, read_link, waiting_plan
 from ops_pipelines.remediate.by_hand import ByHandRefused
-from ops_pipelines.remediate.guardrails.consents import needs_yes
+from ops_pipelines.remediate.guardrails.consents import CLASS_OF, needs_yes
 from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.report.html import render
 from ops_pipelines.terminal.outlook import Outlook
+
+# -- whether a yes to a plan can still have an effect --
 
 
 def plan_to_approve(plan: PlanId, cluster: Cluster, outlook: Outlook) -> IncidentPlan:
@@ -60,3 +70,222 @@ def what_stands_in_the_way(plan: IncidentPlan, cluster: Cluster, outlook: Outloo
         yield f"policy.yaml says mode: {policy.mode.value}, so it begins without an approval"
     if cluster.ledger.current_lease(cluster.clock.now()) is None:
         yield "no autopilot is running; nothing begins before it is started"
+
+
+# -- the page on which one named person says yes to one plan --
+
+
+CONFIRMATION = "confirm"
+"""The field of the form that says yes; its value is the plan's name. Without it nothing is approved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalMatter:
+    """What a person is asked, and what they need to know to answer."""
+
+    cluster: str
+    plan: IncidentPlan
+    incident: Incident
+    claim: LinkClaim
+    policy: Policy
+    records: Sequence[ActionRecord]
+    """The incident's acts so far."""
+    jobs: Mapping[JobId, JobStatus]
+    """As the scheduler shows them now; empty where it did not answer."""
+    notices: Sequence[str]
+    """What else stands in the way of the plan, in words."""
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    what: str
+    says: str
+    kind: str
+    standing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    job: str
+    owner: str
+    team: str
+    gpu_count: int
+    fate: str
+    loss: str
+
+
+def write_question(matter: ApprovalMatter) -> str:
+    """Return the page with the form."""
+    plan = matter.plan
+    proof = plan.proof
+    return render(
+        "approval.html",
+        {
+            "cluster": matter.cluster,
+            "plan": plan,
+            "incident": matter.incident,
+            "person": matter.claim.person,
+            "expires_at": matter.claim.expires_at,
+            "left": matter.claim.expires_at - matter.now,
+            "steps": [_step(action, matter) for action in plan.actions],
+            "jobs": [] if proof is None else [_job(each, matter) for each in proof.jobs],
+            "proof": proof,
+            "nodes": sorted(matter.incident.nodes),
+            "notices": matter.notices,
+            "confirmation": CONFIRMATION,
+            "now": matter.now,
+        },
+    )
+
+
+def write_thanks(plan: IncidentPlan, approval: Approval, *, cluster: str) -> str:
+    """Return the page that says what was recorded."""
+    return render("approved.html", {"cluster": cluster, "plan": plan, "approval": approval})
+
+
+def _step(action: Action, matter: ApprovalMatter) -> _Step:
+    record = next((each for each in matter.records if each.action.key == action.key), None)
+    if record is not None:
+        standing = "under way" if record.outcome is None else record.outcome.kind.value
+    elif needs_yes(action, matter.policy, among=matter.plan.actions):
+        standing = "needs your yes"
+    else:
+        standing = "goes on by itself"
+    kind = CLASS_OF.get(action.verb)
+    return _Step(
+        what=explain_action(action),
+        says=action.text if action.verb in MESSAGES else "",
+        kind="message" if kind is None else kind.value.replace("_", " "),
+        standing=standing,
+    )
+
+
+def _job(touched: TouchedJob, matter: ApprovalMatter) -> _Job:
+    status = matter.jobs.get(JobId(touched.job))
+    timing = next((each for each in matter.plan.timings if each.attempt.job == touched.job), None)
+    fate = "is moved to other nodes" if touched.is_interrupted else "stays until it ends; the repair waits for it"
+    if touched.is_interrupted and timing is not None:
+        fate += f" ({timing.moment.value.replace('_', ' ')})"
+    if not touched.is_interrupted:
+        loss = "nothing"
+    elif touched.lost_gpu_hours is None:
+        loss = "not known: no checkpoint was seen"
+    else:
+        loss = f"{touched.lost_gpu_hours:.1f} GPU-hours expected"
+    return _Job(
+        job=touched.job,
+        owner="not known" if status is None else status.user,
+        team=touched.account,
+        gpu_count=touched.gpu_count,
+        fate=fate,
+        loss=loss,
+    )
+
+
+# -- what an approval link shows --
+
+
+LONGEST_FORM_BYTES = 4096
+_FORM = "application/x-www-form-urlencoded"
+
+
+class FormRefused(RuntimeError):
+    """What was sent is not our form with its confirmation. Nothing was approved."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(f"{message} Nothing was approved.")
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentForm:
+    """A POST as it came in."""
+
+    content_type: str
+    fetch_site: str | None
+    """Sec-Fetch-Site: from where the browser says that the form was sent; None from older ones, and without TLS."""
+    origin: str | None
+    """Origin; `null` from browsers that were told to send no referrer, as our pages tell them."""
+    host: str
+    """The host that was asked for, as the request says."""
+    body: bytes
+
+
+def show_plan(token: str, cluster: Cluster) -> str:
+    """Return the page that asks the link's person; changes nothing.
+
+    Raises LinkRefused, ByHandRefused if the plan no longer waits, SourceError if nobody can tell, LedgerError,
+    PolicyError if the key cannot be used.
+    """
+    claim = read_link(token, cluster)
+    plan = plan_of(claim, cluster)
+    outlook = Outlook(cluster)
+    _refuse_used(claim, outlook)
+    plan_to_approve(claim.plan, cluster, outlook)
+    incident = cluster.ledger.incident(plan.incident)
+    assert incident is not None, "a plan that waits has an incident"
+    try:
+        jobs = {job.job: job for job in cluster.scheduler.read_jobs()}
+    except SourceError:
+        jobs = {}
+    return write_question(
+        ApprovalMatter(
+            cluster=cluster.name,
+            plan=plan,
+            incident=incident,
+            claim=claim,
+            policy=cluster.rules.policy,
+            records=cluster.ledger.records(plan.incident),
+            jobs=jobs,
+            notices=tuple(what_stands_in_the_way(plan, cluster, outlook)),
+            now=cluster.clock.now(),
+        )
+    )
+
+
+def take_yes(token: str, form: SentForm, cluster: Cluster) -> str:
+    """Record the yes of the link's person and return the page that says so. Raises as `show_plan`, and FormRefused."""
+    claim = read_link(token, cluster)
+    _refuse_foreign(form, cluster)
+    _refuse_unconfirmed(form, claim)
+    plan_of(claim, cluster)
+    outlook = Outlook(cluster)
+    _refuse_used(claim, outlook)
+    plan_to_approve(claim.plan, cluster, outlook)
+    plan, approval = approve_by_link(claim, cluster)
+    return write_thanks(plan, approval, cluster=cluster.name)
+
+
+def _refuse_used(claim: LinkClaim, outlook: Outlook) -> None:
+    """Raise LinkRefused for a link that gave its yes, in plain words; the ledger itself refuses it for sure."""
+    given = (*outlook.state.approvals, *outlook.state.past_approvals)
+    used = next((each for each in given if each.link == claim.link), None)
+    if used is not None:
+        raise LinkRefused(
+            f"this link gave its one yes already: {used.plan} was approved by {used.actor} at "
+            f"{used.given_at:%Y-%m-%d %H:%M} UTC"
+        )
+
+
+def _refuse_foreign(form: SentForm, cluster: Cluster) -> None:
+    """Raise FormRefused for what another site's page sent. The token is the capability; this is the second lock."""
+    if form.fetch_site is not None and form.fetch_site != "same-origin":
+        raise FormRefused(HTTPStatus.FORBIDDEN, "this was sent by a page that is not ours.")
+    if form.origin is None or form.origin == "null":
+        return
+    links = cluster.approval_links
+    ours = {form.host.lower(), "" if links is None else urlsplit(links.base_url).netloc.lower()}
+    if urlsplit(form.origin).netloc.lower() not in ours - {""}:
+        raise FormRefused(HTTPStatus.FORBIDDEN, "this was sent by a page that is not ours.")
+
+
+def _refuse_unconfirmed(form: SentForm, claim: LinkClaim) -> None:
+    if form.content_type.partition(";")[0].strip().lower() != _FORM:
+        raise FormRefused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "expected the form of the page.")
+    try:
+        fields = parse_qs(form.body.decode("ascii"), strict_parsing=True, max_num_fields=8)
+    except (UnicodeDecodeError, ValueError):
+        fields = {}
+    if fields.get(CONFIRMATION) != [claim.plan]:
+        raise FormRefused(HTTPStatus.BAD_REQUEST, "the box was not ticked: go back, read the plan, and tick it.")

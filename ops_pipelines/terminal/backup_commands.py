@@ -8,8 +8,15 @@ from typing import Annotated
 
 import typer
 
-from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile, who_calls
-from ops_pipelines.terminal.edge import at_the_edge, complain, end_with
+from ops_pipelines.terminal.edge import (
+    DEFAULT_CLUSTER_FILE,
+    AsJson,
+    ClusterFile,
+    at_the_edge,
+    complain,
+    end_with,
+    who_calls,
+)
 
 WithLake = Annotated[bool, typer.Option("--lake", help="The lake too: it may be large.")]
 
@@ -31,9 +38,9 @@ def backup(
     has_lake, left_out [text], files [path, sha256, byte_count, was_at].
     """
     from ops_pipelines.clock import SystemClock
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.resources.backup import make_backup
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.tables import console, print_lines
     from ops_pipelines.wiring import config_in_force
 
     config = config_in_force(cluster_file.absolute())
@@ -84,13 +91,13 @@ def restore(
 
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.sources import SourceError
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.resources.backup import CONFIGURATION, LAKE, BackupError, put_where_missing, verify_backup
     from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.restoring import restore_ledger
     from ops_pipelines.resources.whole_file import keep_private
     from ops_pipelines.simulator.twin import TwinError
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.tables import console, print_lines
     from ops_pipelines.wiring import read_nodes_now
 
     keep_private()

@@ -1,7 +1,7 @@
 """`ops-pipelines capacity`: peaks ahead, what to order by when, the quarter's report; and how good forecasts were.
 
 Orders nothing and keeps nothing: what is kept of a quarter is the asset's. What is computed is `capacity`'s and
-`capacity.forecast`'s; the shape of answers stands in `capacity_views`, their print in `capacity_tables`.
+`capacity.forecast`'s; the shape of answers stands in `capacity.report`.
 """
 
 import json as documents
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile
-from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
+from ops_pipelines.terminal.edge import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile, ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
     from datetime import date
@@ -51,20 +50,20 @@ def forecast(
     treatment, peak_90, notes}] (the highest 90 % bound of its weeks; null: nothing can be said), notes [text]. usable
     is a mean; usable, installed and shortage_probability are null where the supply of a type is not known.
     """
+    from ops_pipelines.capacity.answers import forecast_json
     from ops_pipelines.capacity.forecasting import forecast_quarter
-    from ops_pipelines.terminal.capacity_tables import print_forecast
-    from ops_pipelines.terminal.capacity_views import view_forecast
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.tables import console
+    from ops_pipelines.capacity.report import forecast_document
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console, print_document
 
     desk = _open(ctx, cluster_file)
     day = _day(as_of, desk)
     made = _made(lambda: forecast_quarter(desk, as_of=day))
-    view = view_forecast(made, shortage_probability_max=desk.capacity_policy.shortage_probability_max)
+    limit = desk.capacity_policy.shortage_probability_max
     if json:
-        typer.echo(to_json(view))
+        typer.echo(to_json(forecast_json(made, shortage_probability_max=limit)))
     else:
-        print_forecast(console(), view)
+        print_document(console(), forecast_document(made, shortage_probability_max=limit))
 
 
 @capacity_app.command()
@@ -84,19 +83,19 @@ def plan(
     nodes, short_gpu_hours, idle_gpu_hours, cents_by_ratio, regret_by_ratio}], refresh [{asset, racks, gpu_type, gpus,
     age_months, replacement, is_due, said}], notes [text]. Cents are whole; null: no price, or no date, is known.
     """
+    from ops_pipelines.capacity.answers import plan_json
     from ops_pipelines.capacity.forecasting import forecast_quarter, plan_quarter
-    from ops_pipelines.terminal.capacity_tables import print_plan
-    from ops_pipelines.terminal.capacity_views import view_plan
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.tables import console
+    from ops_pipelines.capacity.report import plan_document
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console, print_document
 
     desk = _open(ctx, cluster_file)
     day = _day(as_of, desk)
-    view = view_plan(_made(lambda: plan_quarter(desk, forecast_quarter(desk, as_of=day))))
+    made = _made(lambda: plan_quarter(desk, forecast_quarter(desk, as_of=day)))
     if json:
-        typer.echo(to_json(view))
+        typer.echo(to_json(plan_json(made)))
     else:
-        print_plan(console(), view)
+        print_document(console(), plan_document(made))
 
 
 @capacity_app.command()
@@ -125,9 +124,8 @@ def report(
     kept (docs/CAPACITY.md).
     """
     from ops_pipelines.capacity.document import json_of
-    from ops_pipelines.terminal.capacity_tables import print_report
-    from ops_pipelines.terminal.capacity_views import view_plan
-    from ops_pipelines.terminal.tables import console
+    from ops_pipelines.capacity.report import headline_document
+    from ops_pipelines.report.terminal import console, print_document
 
     desk = _open(ctx, cluster_file)
     found = _report(quarter, as_of, desk)
@@ -138,7 +136,7 @@ def report(
     if json:
         typer.echo(json_of(found).decode("utf-8"), nl=False)
     elif out is None:
-        print_report(console(), headline=found.headline, plan=view_plan(found.plan))
+        print_document(console(), headline_document(found))
 
 
 @capacity_app.command("backtest")
@@ -165,9 +163,9 @@ def backtest(
     from ops_pipelines.capacity.forecast.ahead import TooShort
     from ops_pipelines.capacity.forecast.ahead import backtest as judge
     from ops_pipelines.capacity.forecast.recorded_peaks import read_peaks
+    from ops_pipelines.capacity.report import backtest_document
     from ops_pipelines.quotas.wanted.recorded import RefusedDemand
-    from ops_pipelines.terminal.capacity_tables import print_backtest
-    from ops_pipelines.terminal.tables import console
+    from ops_pipelines.report.terminal import console, print_document
 
     try:
         recorded = read_peaks(demand, timezone=timezone, renamed=_renamed(renamed or []))
@@ -180,12 +178,12 @@ def backtest(
     if json:
         typer.echo(documents.dumps(_document(found)))
     else:
-        print_backtest(console(), found, horizon_days=horizon_days)
+        print_document(console(), backtest_document(found, horizon_days=horizon_days))
 
 
 def _open(ctx: typer.Context, cluster_file: Path) -> "TeamsDesk":
     """Return the desk; say on standard error what is not stated, for then nothing can be ordered."""
-    from ops_pipelines.terminal.quota_propose_commands import open_desk
+    from ops_pipelines.terminal.quota_commands import open_desk
 
     desk = open_desk(ctx, cluster_file)
     if desk.capacity is None and not desk.is_capacity_named:
@@ -263,12 +261,14 @@ def _write(desk: "TeamsDesk", found: "CapacityReport", out: Path) -> list[str]:
     """Write both files, named as they are kept, and return where they lie. Raises StatementFilesError."""
     from ops_pipelines.capacity.document import json_of
     from ops_pipelines.capacity.hindsight import kept_as
-    from ops_pipelines.pages.capacity import page_of
+    from ops_pipelines.capacity.report import kept_document
+    from ops_pipelines.report.html import page_of
     from ops_pipelines.resources.page_files import PlanDirectory
 
     shelf, name = PlanDirectory(out), kept_as(desk, found)
+    page = page_of(kept_document(found, name=name))
     return [
-        shelf.keep(f"{name}.html", page_of(found, name=name)),
+        shelf.keep(f"{name}.html", page.encode("utf-8")),
         shelf.keep(f"{name}.json", json_of(found)),
     ]
 

@@ -11,11 +11,12 @@ from threading import Lock
 from ops_pipelines.capacity.document import json_of, report_in
 from ops_pipelines.capacity.model import first_day_of, quarter_before, quarter_of
 from ops_pipelines.capacity.plan import CapacityReport
+from ops_pipelines.capacity.report import capacity_document, next_order
 from ops_pipelines.core.record import StatementFilesError
-from ops_pipelines.pages.capacity import CapacityMatter, next_order, write_capacity
-from ops_pipelines.pages.index import Tile
+from ops_pipelines.report.document import Number
+from ops_pipelines.report.html import page_of
 from ops_pipelines.teams.desk import TeamsDesk
-from ops_pipelines.terminal.teams_at_hand import NotThere
+from ops_pipelines.terminal.served_pages import NotThere
 
 _OFFERED = 8
 """Quarters, the present one and those before it."""
@@ -49,11 +50,11 @@ class CapacityPages:
         if report is None and asked is not None:
             raise _missing(name, desk, present)
         quarter = name.partition(_CHECK)[0]
-        return write_capacity(
-            CapacityMatter(
+        return page_of(
+            capacity_document(
+                report,
                 cluster=desk.cluster.name,
                 quarter=quarter,
-                report=report,
                 why_not="" if report is not None else _why_not(desk),
                 name=name,
                 quarters=_offered(desk, present, quarter),
@@ -70,14 +71,14 @@ class CapacityPages:
             raise _missing(name, desk, present)
         return json_of(report)
 
-    def tile(self, desk: TeamsDesk) -> Tile:
+    def tile(self, desk: TeamsDesk) -> Number:
         """Return by when something must be ordered. Raises StatementFilesError."""
         name = _newest(desk, quarter_of(desk.clock.now().astimezone(desk.zone).date()))
         report = None if name is None else self._report(name, desk)
         if report is None:
-            return Tile(path="capacity", title="Capacity", value="-", about="no quarter was planned yet")
+            return Number(link="capacity", title="Capacity", value="-", about="no quarter was planned yet")
         found = next_order(report.plan)
-        return Tile(path="capacity", title="Capacity", value=found.value, about=f"{found.about} ({name})")
+        return Number(link="capacity", title="Capacity", value=found.value, about=f"{found.about} ({name})")
 
     def _report(self, name: str, desk: TeamsDesk) -> CapacityReport | None:
         content = _read(desk, name)

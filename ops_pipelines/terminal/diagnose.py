@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, ClusterFile
-from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
+from ops_pipelines.terminal.edge import DEFAULT_CLUSTER_FILE, ClusterFile, ExitCode, at_the_edge, complain, end_with
 
 if TYPE_CHECKING:
     from ops_pipelines.resources.config.cluster_config import ClusterConfig
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-    from ops_pipelines.terminal.diagnosis_views import DiagnosedTimeView
+    from ops_pipelines.terminal.views import DiagnosedTimeView
 
 NOW = "now"
 _LONGEST_BACK_MINUTES = 7 * 24 * 60
@@ -51,10 +50,10 @@ def diagnose(
     `incidents`), sightings (as in `explain`)], gaps [text], problems [text].
     """
     from ops_pipelines.clock import SystemClock
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
     from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.terminal.explain import print_diagnosed
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.tables import console
 
     if not from_lake:
         complain("say --from-lake: it reads what was recorded. What is wrong now, `incidents` and `explain` tell")
@@ -92,7 +91,7 @@ def parse_time(text: str, *, now: datetime) -> datetime:
 def look_back(config: "ClusterConfig", *, at: datetime, back: timedelta, now: datetime) -> "DiagnosedTimeView":
     """Return what the lake of `config` shows of [at - back, at]. Raises NoSuchTime, LakeError, PolicyError."""
     from ops_pipelines.review.retrace import find_past_incidents
-    from ops_pipelines.terminal.diagnosis_views import DiagnosedTimeView, view_diagnosed
+    from ops_pipelines.terminal.views import DiagnosedTimeView, view_diagnosed
     from ops_pipelines.wiring import open_lake, read_rules
 
     if at > now:

@@ -1,14 +1,27 @@
-"""The edge of the command line: errors with an addressee become one message and an exit code.
-
-Imports nothing heavy: every command passes through here, `--help` too.
-"""
+"""The edge of the command line: who calls, which cluster they mean, and errors as one message and an exit code."""
 
 from collections.abc import Callable, Iterable
-from enum import IntEnum
-from functools import wraps
-from typing import ParamSpec
+from datetime import timedelta
+from enum import Enum, IntEnum
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
+
+# -- how the answer to a query is printed --
+
+
+class AnswerFormat(Enum):
+    """How an answer is printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+# -- the edge of the command line --
+
 
 P = ParamSpec("P")
 
@@ -75,7 +88,81 @@ def end_with(problems: Iterable[str]) -> None:
 
 
 def complain(message: str) -> None:
-    from ops_pipelines.terminal.tables import printable
+    from ops_pipelines.report.terminal import printable
 
     for line in message.splitlines():
         typer.echo(printable(line), err=True)
+
+
+# -- who calls, which cluster they mean --
+
+
+if TYPE_CHECKING:
+    from ops_pipelines.core.cluster import Cluster
+    from ops_pipelines.core.incident import Incident
+
+ClusterFile = Annotated[
+    Path, typer.Option("--cluster", envvar="OPS_PIPELINES_CLUSTER", help="The cluster.yaml of the cluster.")
+]
+StateDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        envvar="OPS_PIPELINES_STATE",
+        help="The state directory, where cluster.yaml is broken or gone and so cannot name it.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
+DEFAULT_CLUSTER_FILE = Path("cluster.yaml")
+RECENT = timedelta(days=30)
+
+
+def open_named(ctx: typer.Context, cluster_file: Path, *, state: Path | None = None) -> "Cluster":
+    """Return the cluster of `cluster_file`, or the one that the caller of `app` opens by itself (`obj`).
+
+    `state` is where to look for the last good cluster.yaml, if the present one cannot be used.
+    """
+    from ops_pipelines.core.policy import PolicyError
+    from ops_pipelines.wiring import open_cluster
+
+    opener: Callable[[Path], Cluster] = ctx.obj or partial(open_cluster, state_directory=state)
+    try:
+        return opener(cluster_file.absolute())
+    except OSError as problem:
+        raise PolicyError(
+            f"{cluster_file}: its state directory cannot be used: {problem}. Check owner and mode of the path."
+        ) from problem
+
+
+def who_calls() -> str:
+    """Return the user as the operating system knows them; an environment variable can say anything."""
+    import os
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+def find_incident(name: str, cluster: "Cluster") -> "Incident":
+    """Return the incident of that name; refuse an unknown one with the names that come near."""
+    from difflib import get_close_matches
+
+    from ops_pipelines.core.identity import IncidentId
+    from ops_pipelines.remediate.by_hand import ByHandRefused
+
+    incident = cluster.ledger.incident(IncidentId(name))
+    if incident is not None:
+        return incident
+    known = [each.incident for each in cluster.ledger.incidents_since(cluster.clock.now() - RECENT)]
+    near = get_close_matches(name.upper(), known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`ops-pipelines incidents --all` lists the recent ones"
+    raise ByHandRefused(f"there is no incident {name}; {hint}")
+
+
+def refuse_empty_team(team: str | None) -> None:
+    """End the call where a team is asked for and none is named: what nobody holds is no team's."""
+    if team is not None and not team.strip():
+        complain("--team is empty; name a team, or leave it out for all")
+        raise typer.Exit(ExitCode.USAGE)

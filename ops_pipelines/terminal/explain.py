@@ -1,10 +1,8 @@
-"""Explains one incident on one page: what broke, why we believe so, what speaks against it, and what will be done.
-
-Reads only. The whole story, line by line of the ledger, is `show`; its values and their JSON are `explanation_views`.
-"""
+"""`ops-pipelines explain`: what stands behind an incident, as values and as print."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
@@ -14,23 +12,135 @@ from rich.text import Text
 
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.fault import FIRST_STEPS, FirstAction
+from ops_pipelines.core.identity import listed
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.observation import JobStatus
-from ops_pipelines.core.record import BundleError
+from ops_pipelines.core.record import BundleError, SavedBundle
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.remediate.bundle import began_at
-from ops_pipelines.terminal.diagnosis_views import DiagnosedTimeView, DiagnosisView, SightingView, view_sightings
-from ops_pipelines.terminal.explanation_views import (
-    BundleView,
-    ExplanationView,
-    view_bundle,
-    view_related,
-    view_victims,
-)
-from ops_pipelines.terminal.incident_views import PlanStanding, PlanView
-from ops_pipelines.terminal.ledger_views import ActionView, view_action
+from ops_pipelines.report.numbers import moment
+from ops_pipelines.report.terminal import printable
 from ops_pipelines.terminal.outlook import Outlook, entries_of
-from ops_pipelines.terminal.tables import duration_text, first_of, moment, printable, style_of
+from ops_pipelines.terminal.tables import ActionView, duration_text, style_of, view_action
+from ops_pipelines.terminal.views import (
+    DiagnosedTimeView,
+    DiagnosisView,
+    IncidentView,
+    PlanStanding,
+    PlanView,
+    SightingView,
+    view_sightings,
+)
+
+# -- what `explain` answers --
+
+
+_NAMES_LISTED = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VictimView:
+    """One job that suffers. Null is what the scheduler no longer tells."""
+
+    job: str
+    state: str | None
+    gpu_count: int | None
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleView:
+    """Where the evidence of one moment is kept. `is_in_ledger`: the chain holds the sha256 of its manifest."""
+
+    reason: str
+    saved_at: datetime
+    place: str
+    sha256: str
+    is_in_ledger: bool
+    files: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelatedView:
+    incident: str
+    state: str
+    why: str
+    """What the two have to do with each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplanationView:
+    """The answer of `explain`: what broke, why we believe so, and what will be done."""
+
+    cluster: str
+    taken_at: datetime
+    incident: IncidentView
+    began_at: datetime
+    """When the first evidence was seen, which may be before the incident was opened."""
+    victims: tuple[VictimView, ...]
+    sightings: tuple[SightingView, ...]
+    actions: tuple[ActionView, ...]
+    bundles: tuple[BundleView, ...]
+    related: tuple[RelatedView, ...]
+    problems: tuple[str, ...]
+
+
+def view_victims(incident: Incident, jobs: Iterable[JobStatus]) -> tuple[VictimView, ...]:
+    """Return the jobs that suffer, with what the scheduler says of the same attempt."""
+    known = {job.job: job for job in jobs}
+    found = []
+    for attempt in sorted(incident.victims):
+        job = known.get(attempt.job)
+        found.append(
+            VictimView(
+                job=attempt.job,
+                state=None if job is None else job.state.value,
+                gpu_count=None if job is None else job.gpu_count,
+                nodes=() if job is None else tuple(sorted(job.nodes)),
+            )
+        )
+    return tuple(found)
+
+
+def view_related(incident: Incident, others: Iterable[Incident]) -> tuple[RelatedView, ...]:
+    """Return what was merged into this incident or it into, and what is open on the same nodes."""
+    found = []
+    for other in others:
+        if other.incident == incident.incident:
+            continue
+        shared = sorted(incident.nodes & other.nodes)
+        if _names(other.note, incident):
+            why = other.note
+        elif _names(incident.note, other):
+            why = f"this one is {incident.note}"
+        elif shared and other.is_open:
+            why = f"open on the same node: {listed(shared, at_most=_NAMES_LISTED)}"
+        else:
+            continue
+        found.append(RelatedView(incident=other.incident, state=other.state.value, why=why))
+    return tuple(found)
+
+
+def _names(note: str, incident: Incident) -> bool:
+    return incident.incident in note.replace(",", " ").replace(".", " ").replace(";", " ").split()
+
+
+def view_bundle(bundle: SavedBundle, *, incident: Incident) -> BundleView:
+    """Return a bundle as it is shown."""
+    return BundleView(
+        reason=bundle.reason,
+        saved_at=bundle.saved_at,
+        place=bundle.place,
+        sha256=bundle.digest,
+        is_in_ledger=bundle.digest == incident.bundle,
+        files=bundle.files,
+        missing=bundle.missing,
+    )
+
+
+# -- explains one incident on one page --
+
 
 _LOOK_BACK = timedelta(days=30)
 _SIGHTINGS_SHOWN, _NAMES_SHOWN, _JOBS_SHOWN, _REASONS_SHOWN = 8, 6, 5, 4
@@ -127,9 +237,9 @@ def print_diagnosed(out: Console, view: DiagnosedTimeView) -> None:
         _section(out, f"{each.incident}  {'' if until else 'since '}{_clock(each.began_at)}{until}")
         _item(out, "", each.diagnosis.cause, style="bold")
         _item(out, "sure    ", _sureness(each.diagnosis))
-        _item(out, "culprit ", first_of(each.diagnosis.culprits, _NAMES_SHOWN) or "nobody knows yet")
+        _item(out, "culprit ", listed(each.diagnosis.culprits, at_most=_NAMES_SHOWN) or "nobody knows yet")
         if each.victims:
-            _item(out, "victims ", f"{_counted(len(each.victims), 'job')}: {first_of(each.victims, _JOBS_SHOWN)}")
+            _item(out, "victims ", f"{_counted(len(each.victims), 'job')}: {listed(each.victims, at_most=_JOBS_SHOWN)}")
         for sentence in each.diagnosis.evidence_for[:_REASONS_SHOWN]:
             _item(out, "+", sentence)
         for sentence in each.diagnosis.evidence_against[:_REASONS_SHOWN]:
@@ -209,18 +319,18 @@ def _who(view: ExplanationView) -> Iterable[tuple[str, str]]:
     incident, diagnosis = view.incident, view.incident.diagnosis
     at_fault = "" if diagnosis.at_fault is None else f"; at fault: {diagnosis.at_fault}, family: {diagnosis.family}"
     yield "sure", f"{_sureness(diagnosis)}{at_fault}"
-    yield "culprit", first_of(diagnosis.culprits, _NAMES_SHOWN) or "nobody knows yet"
+    yield "culprit", listed(diagnosis.culprits, at_most=_NAMES_SHOWN) or "nobody knows yet"
     if view.victims:
         counts = [each.gpu_count for each in view.victims if each.gpu_count is not None]
         gpus = f", {sum(counts)} GPUs" if counts else ""
         gpus += " known" if counts and len(counts) < len(view.victims) else ""
         jobs = [f"{each.job}{f' ({each.state})' if each.state else ''}" for each in view.victims]
-        yield "victims", f"{_counted(len(view.victims), 'job')}{gpus}: {first_of(jobs, _JOBS_SHOWN)}"
+        yield "victims", f"{_counted(len(view.victims), 'job')}{gpus}: {listed(jobs, at_most=_JOBS_SHOWN)}"
     else:
         yield "victims", "no job is known to suffer"
     if diagnosis.affected_nodes:
         nodes = diagnosis.affected_nodes
-        yield "", f"{_counted(len(nodes), 'node')}: {first_of(nodes, _NAMES_SHOWN)}"
+        yield "", f"{_counted(len(nodes), 'node')}: {listed(nodes, at_most=_NAMES_SHOWN)}"
     opened = incident.opened_at
     yield "since", moment(view.began_at) + ("" if opened == view.began_at else f"; opened {_clock(opened)}")
     for told in incident.overlaps:

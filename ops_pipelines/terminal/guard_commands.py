@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ops_pipelines.terminal.caller import AsJson, who_calls
-from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
+from ops_pipelines.terminal.edge import AsJson, ExitCode, at_the_edge, complain, who_calls
 
 if TYPE_CHECKING:
     from ops_pipelines.resources.slurm.guard.start_guard import Settings

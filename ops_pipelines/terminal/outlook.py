@@ -1,24 +1,26 @@
-"""How the cluster stands, what would be done now for each open incident, and what the ledger holds about one.
-
-Reads only; takes no evidence in. The plan comes from the domain's own planning on the scheduler's present answer, so
-that a plan which the cluster has outgrown is never offered for approval. How an answer looks is the views' business.
-"""
+"""What is told of the cluster, of its incidents and of the ledger, also where the cluster cannot be opened."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
+import typer
+
+from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.action import Action
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.core.entries import Approval, Entry, EntryKind, LedgerState
-from ops_pipelines.core.health import judge_health
+from ops_pipelines.core.entries import Approval, Entry, EntryKind, LedgerDamaged, LedgerError, LedgerState, Pause
+from ops_pipelines.core.health import Health, HealthWord, judge_health
 from ops_pipelines.core.identity import IncidentId, PlanId
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.plan import IncidentPlan, Snapshot
-from ops_pipelines.core.policy import Mode
+from ops_pipelines.core.policy import Mode, PolicyError
 from ops_pipelines.core.proof import Refusal
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.remediate.decide import plan_all
@@ -28,24 +30,114 @@ from ops_pipelines.remediate.plans.configuration import vital_signs
 from ops_pipelines.remediate.plans.gate import first_act
 from ops_pipelines.remediate.plans.moments import awaited_act, waiting_moment
 from ops_pipelines.remediate.testimony import count_outcomes, explain_action
+from ops_pipelines.resources.config.kept_files import state_directories
+from ops_pipelines.resources.state_files import PauseFile
 from ops_pipelines.review.shift import node_word
-from ops_pipelines.terminal.incident_views import (
+from ops_pipelines.terminal.edge import ExitCode, complain
+from ops_pipelines.terminal.tables import AuditView, StoryView, view_action, view_audit, view_entry, view_findings
+from ops_pipelines.terminal.views import (
     IncidentsView,
     IncidentView,
     PlanStanding,
     PlanView,
+    StatusView,
+    count_words,
+    view_health,
     view_incident,
+    view_marks,
     view_plan,
 )
-from ops_pipelines.terminal.ledger_views import (
-    AuditView,
-    StoryView,
-    view_action,
-    view_audit,
-    view_entry,
-    view_findings,
-)
-from ops_pipelines.terminal.status_views import StatusView, count_words, view_health, view_marks
+
+# -- a person's word to stop and to go on --
+
+
+if TYPE_CHECKING:
+    from ops_pipelines.core.cluster import Cluster
+
+LEDGER_LIMIT_SECONDS = 1.0
+"""Of the three seconds in which a pause has to stand, the start of the program takes the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What came of the files."""
+
+    places: tuple[Path, ...]
+    """Files that were written, or taken away."""
+    problems: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Recorded:
+    """What came of telling the ledger."""
+
+    cluster: str = ""
+    problem: str | None = "it has not answered yet"
+    """Why it does not know; None: it does."""
+    fault: Exception | None = field(default=None, repr=False)
+    """What nobody thought of."""
+
+
+def pause_beside(order: Pause, cluster_file: Path, *, state: Path | None) -> Beside:
+    """Write the pause file into every state directory that is known."""
+    directories = state_directories(cluster_file, named=state)
+    written, problems = [], []
+    for directory in directories:
+        file = PauseFile(directory)
+        try:
+            file.put(order)
+        except OSError as problem:
+            problems.append(f"{file.path} cannot be written: {problem.strerror}; run this as a user who may")
+        else:
+            written.append(file.path)
+    if not directories:
+        problems.append(f"no state directory is known: {cluster_file} does not name one that is there")
+    return Beside(places=tuple(written), problems=tuple(problems))
+
+
+def lift_beside(cluster_file: Path, *, state: Path | None) -> Beside:
+    """Take the pause file out of every state directory that is known."""
+    lifted, problems = [], []
+    for directory in state_directories(cluster_file, named=state):
+        file = PauseFile(directory)
+        try:
+            was = file.remove()
+        except OSError as problem:
+            problems.append(f"STILL paused: {file.path} cannot be taken away ({problem.strerror}); do it as who may")
+        else:
+            lifted += [file.path] if was is not None else []
+    return Beside(places=tuple(lifted), problems=tuple(problems))
+
+
+def pause_in_ledger(order: Pause, open_cluster: Callable[[], "Cluster"], *, is_paused: bool) -> Recorded:
+    """Write the pause into the ledger; where a file `is_paused` already, wait no longer than the limit for it."""
+    recorded = Recorded()
+
+    def tell() -> None:
+        from ops_pipelines.people import orders
+
+        try:
+            cluster = open_cluster()
+            recorded.cluster = cluster.name
+            orders.pause(cluster, actor=order.actor, reason=order.reason)
+            recorded.problem = None
+        except (PolicyError, LedgerError, OSError) as problem:
+            recorded.problem = str(problem)
+        except Exception as problem:  # Carried over to the thread that waits, which raises it.
+            recorded.fault = problem
+
+    teller = threading.Thread(target=tell, daemon=True, name="ledger")
+    teller.start()
+    teller.join(LEDGER_LIMIT_SECONDS if is_paused else None)
+    if recorded.fault is not None and not is_paused:
+        raise recorded.fault
+    if recorded.fault is not None:
+        recorded.problem = str(recorded.fault) or type(recorded.fault).__name__
+    return recorded
+
+
+# -- how the cluster stands, what would be done now for each open incident --
+
 
 _LATELY = timedelta(hours=24)
 _ENTRIES_AT_ONCE = 1000
@@ -252,3 +344,59 @@ def _has_entry(ledger: Ledger, entry_hash: str) -> bool:
             return True
         after = lines[-1].seq
     return False
+
+
+# -- what `status` and `incidents` show where the cluster cannot be opened --
+
+
+CANNOT_OPEN = (PolicyError, LedgerError)
+"""What stands in the way of opening a cluster, and is no fault of ours."""
+_NOT_KNOWN = "whether the autopilot runs, and when it last beat, is not known"
+
+
+def status_without(problem: Exception, cluster_file: Path, *, state: Path | None) -> StatusView:
+    """Return what is known all the same."""
+    pause = found_pause(cluster_file, state=state)
+    since = "" if pause is None else f"{pause.since:%Y-%m-%d %H:%M:%S} UTC"
+    paused = "" if pause is None else f"paused by {pause.actor} since {since}: {pause.reason}"
+    reasons = tuple(each for each in (_what(problem), paused, _NOT_KNOWN) if each)
+    health = Health(word=HealthWord.BLIND, reasons=reasons)
+    return StatusView(
+        cluster=str(cluster_file),
+        taken_at=SystemClock().now(),
+        health=view_health(health, None),
+        mode=None,
+        paused=pause,
+        is_autopilot_alive=None,
+        nodes_by_state=None,
+        jobs_by_state=None,
+        marked_jobs=None,
+        open_incidents_by_state=None,
+        actions_by_outcome=None,
+        waiting_evidence_count=None,
+        problems=(str(problem),),
+    )
+
+
+def incidents_without(problem: Exception, cluster_file: Path) -> IncidentsView:
+    """Return that the incidents are not known, and why."""
+    return IncidentsView(
+        cluster=str(cluster_file), taken_at=SystemClock().now(), incidents=None, problems=(str(problem),)
+    )
+
+
+def found_pause(cluster_file: Path, *, state: Path | None) -> Pause | None:
+    """Return the pause in the first state directory that holds one."""
+    found = (PauseFile(place).read() for place in state_directories(cluster_file, named=state))
+    return next((pause for pause in found if pause is not None), None)
+
+
+def end_without(problem: Exception) -> NoReturn:
+    """Name what is broken, and end with the exit code for it."""
+    complain(str(problem))
+    raise typer.Exit(ExitCode.DAMAGED if isinstance(problem, LedgerDamaged) else ExitCode.NO_ANSWER) from problem
+
+
+def _what(problem: Exception) -> str:
+    what = "the ledger" if isinstance(problem, LedgerError) else "the configuration"
+    return f"{what} cannot be read; why is on standard error"

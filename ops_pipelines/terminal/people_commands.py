@@ -1,16 +1,95 @@
-"""`ops-pipelines approve`, `approval-link`, `pause`, `close` and `resume-autopilot`: what a person says, in their name.
-
-What is said is recorded by `people.orders`; whether a yes can still have an effect is `approval`'s.
-"""
+"""What people say by command: approvals, silences, pauses, and the messages that went out."""
 
 import sys
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Annotated
 
 import typer
 
-from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, ClusterFile, StateDirectory, open_named, who_calls
-from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
+from ops_pipelines.core.notes import KeptNote, NoteState, Outbox
+from ops_pipelines.terminal.edge import (
+    DEFAULT_CLUSTER_FILE,
+    AsJson,
+    ClusterFile,
+    ExitCode,
+    StateDirectory,
+    at_the_edge,
+    complain,
+    open_named,
+    who_calls,
+)
+
+# -- what `messages` answers --
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteView:
+    """One fact for one recipient. `message` names the message it went into, null before it is tried."""
+
+    key: str
+    state: str
+    audience: str
+    recipient: str
+    incident: str
+    severity: str
+    said: str
+    made_at: datetime
+    sent_at: datetime | None
+    next_at: datetime | None
+    message: str | None
+    attempt_count: int
+    receipt: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesView:
+    """The answer of `messages`: what waits or failed first, then what was sent, each the newest first."""
+
+    cluster: str
+    taken_at: datetime
+    waiting_count: int
+    sent_count: int
+    undeliverable_count: int
+    notes: tuple[NoteView, ...]
+
+
+def view_messages(outbox: Outbox, *, cluster: str, limit: int, now: datetime) -> MessagesView:
+    """Return the newest notes and how many there are in each state; raises LedgerError."""
+    counts = outbox.count_notes()
+    return MessagesView(
+        cluster=cluster,
+        taken_at=now,
+        waiting_count=counts[NoteState.WAITING],
+        sent_count=counts[NoteState.SENT],
+        undeliverable_count=counts[NoteState.UNDELIVERABLE],
+        notes=tuple(_view(kept) for kept in outbox.recent_notes(limit=limit)),
+    )
+
+
+def _view(kept: KeptNote) -> NoteView:
+    note = kept.note
+    return NoteView(
+        key=note.key,
+        state=kept.state.value,
+        audience=note.audience.value,
+        recipient=note.recipient,
+        incident=note.thread,
+        severity=note.severity.value,
+        said=note.line,
+        made_at=note.made_at,
+        sent_at=kept.sent_at,
+        next_at=kept.next_at if kept.state is NoteState.WAITING else None,
+        message=kept.batch,
+        attempt_count=kept.attempt_count,
+        receipt=kept.receipt,
+        problem=kept.problem,
+    )
+
+
+# -- `ops-pipelines approve`, `approval-link`, `pause`, `close` and `resume-autopilot` --
+
 
 _LONGEST_APPROVAL_MINUTES = 24 * 60
 """# Assumption: a yes is for the situation that was seen; whoever wants more than a day of them wants `mode: auto`."""
@@ -32,10 +111,12 @@ def approve(
     """
     from ops_pipelines.core.identity import PlanId
     from ops_pipelines.people import orders
+    from ops_pipelines.report.numbers import moment
+    from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.terminal.approval import plan_to_approve, what_stands_in_the_way
-    from ops_pipelines.terminal.incident_views import PlanStanding, view_plan
     from ops_pipelines.terminal.outlook import Outlook
-    from ops_pipelines.terminal.tables import console, moment, print_lines, print_plan
+    from ops_pipelines.terminal.tables import print_plan
+    from ops_pipelines.terminal.views import PlanStanding, view_plan
 
     cluster = open_named(ctx, cluster_file)
     outlook = Outlook(cluster)
@@ -107,8 +188,9 @@ def pause(
     """
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.entries import Pause
-    from ops_pipelines.terminal.standstill import pause_beside, pause_in_ledger
-    from ops_pipelines.terminal.tables import console, moment, print_lines
+    from ops_pipelines.report.numbers import moment
+    from ops_pipelines.report.terminal import console, print_lines
+    from ops_pipelines.terminal.outlook import pause_beside, pause_in_ledger
 
     if not reason.strip():
         raise typer.BadParameter("it is empty; say why, whoever resumes has to know", param_hint="--reason")
@@ -144,7 +226,7 @@ def close(
     """End an incident that was handed to a person. Touches no node."""
     from ops_pipelines.core.identity import IncidentId
     from ops_pipelines.people import orders
-    from ops_pipelines.terminal.tables import console, print_lines
+    from ops_pipelines.report.terminal import console, print_lines
 
     if not reason.strip():
         raise typer.BadParameter("it is empty; say what was done", param_hint="--reason")
@@ -178,8 +260,9 @@ def resume_autopilot(
     from ops_pipelines.core.entries import LedgerError
     from ops_pipelines.core.policy import PolicyError
     from ops_pipelines.people import orders
-    from ops_pipelines.terminal.standstill import lift_beside
-    from ops_pipelines.terminal.tables import console, moment, print_lines
+    from ops_pipelines.report.numbers import moment
+    from ops_pipelines.report.terminal import console, print_lines
+    from ops_pipelines.terminal.outlook import lift_beside
 
     # Each of the two may be the only one that can be reached; the file first, for acts would write it down again.
     try:
@@ -219,3 +302,69 @@ def _is_agreed(question: str) -> bool:
         return typer.confirm(question, err=True)
     except typer.Abort:  # the end of input, or Ctrl-C: whoever leaves has not said yes
         return False
+
+
+# -- `ops-pipelines messages` --
+
+
+_LONGEST_LIST = 10_000
+
+
+@at_the_edge
+def messages(
+    ctx: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, max=_LONGEST_LIST, help="How many at most.")] = 50,
+    cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
+    json: AsJson = False,
+) -> None:
+    """List the outbox: what waits or failed first, then what was sent.
+
+    Pages of plans are acts and stand in `explain`. URLs of channels are shown nowhere.
+
+    \b
+    JSON: cluster, taken_at, waiting_count, sent_count, undeliverable_count, notes [key, state (waiting, sent,
+    undeliverable), audience, recipient, incident, severity, said, made_at, sent_at, next_at, message, attempt_count,
+    receipt, problem].
+    """
+    from ops_pipelines.remediate.by_hand import ByHandRefused
+    from ops_pipelines.report.json_form import to_json
+
+    cluster = open_named(ctx, cluster_file)
+    if cluster.outbox is None:
+        raise ByHandRefused(f"{cluster.name} keeps no outbox")
+    view = view_messages(cluster.outbox, cluster=cluster.name, limit=limit, now=cluster.clock.now())
+    if json:
+        typer.echo(to_json(view))
+    else:
+        _print(view)
+
+
+def _print(view: "MessagesView") -> None:
+    from ops_pipelines.report.terminal import console, print_lines
+
+    counts = (
+        f"{view.waiting_count} waiting, {view.sent_count} sent, {view.undeliverable_count} undeliverable; "
+        f"{len(view.notes)} shown"
+    )
+    lines = [f"{view.cluster}: {counts}"]
+    for note in view.notes:
+        lines += ["", _head(note), f"  {note.said}", f"  {_fate(note, now=view.taken_at)}"]
+    print_lines(console(), lines)
+
+
+def _head(note: "NoteView") -> str:
+    return f"{note.state.upper()}  {note.incident}  to {note.recipient} ({note.audience}, {note.severity})"
+
+
+def _fate(note: "NoteView", *, now: datetime) -> str:
+    """Return what became of a note. One that was due long ago waits for its recipient's next turn, not for a time."""
+    from ops_pipelines.report.numbers import moment
+
+    if note.sent_at is not None:
+        return f"{note.message} at {moment(note.sent_at)}: {note.receipt}"
+    tried = f"tried {note.attempt_count} time(s): {note.problem}" if note.problem else "not tried yet"
+    if note.next_at is None:
+        return tried
+    if note.next_at <= now:
+        return f"{tried}; due since {moment(note.next_at)}, goes out with the next message that its recipient may get"
+    return f"{tried}; next at {moment(note.next_at)}"

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile, open_named
-from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
+from ops_pipelines.terminal.edge import (
+    DEFAULT_CLUSTER_FILE,
+    AsJson,
+    ClusterFile,
+    ExitCode,
+    at_the_edge,
+    complain,
+    open_named,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,8 +79,8 @@ def prove(
     from ops_pipelines.core.identity import PlanId
     from ops_pipelines.remediate.by_hand import ByHandRefused
     from ops_pipelines.remediate.counted_again import prove_again
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.tables import console
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
 
     cluster = open_named(ctx, cluster_file)
     known = cluster.ledger.plan(PlanId(plan))
@@ -179,7 +186,8 @@ def print_proof(out: "Console", view: ProofView, proof: "BlastRadius") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ops_pipelines.terminal.tables import moment, print_fields, print_lines, printable
+    from ops_pipelines.report.numbers import moment
+    from ops_pipelines.report.terminal import print_fields, print_lines, printable
 
     verdict = "the proof holds" if view.holds else "THE PROOF DOES NOT HOLD; why is on standard error"
     if not view.is_stored and not view.holds:

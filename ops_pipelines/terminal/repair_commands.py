@@ -8,15 +8,18 @@ from typing import Annotated
 
 import typer
 
-from ops_pipelines.terminal.caller import (
+from ops_pipelines.terminal.edge import (
     DEFAULT_CLUSTER_FILE,
     AsJson,
     ClusterFile,
+    ExitCode,
+    at_the_edge,
+    complain,
+    end_with,
     find_incident,
     open_named,
     who_calls,
 )
-from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain, end_with
 
 repair_app = typer.Typer(
     help="The repair queue: nodes that no repair of ours helped.", no_args_is_help=True, rich_markup_mode=None
@@ -42,11 +45,17 @@ def ladder(
     number, acts, precondition, witness, compensation, limit_seconds or null, max_tries or null].
     """
     from ops_pipelines.remediate.nodes.tests import standings_of
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.ladder_tables import print_ladder, print_rungs
-    from ops_pipelines.terminal.ladder_views import LadderView, RungsView, view_rungs, view_standing
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
+    from ops_pipelines.terminal.ladder import (
+        LadderView,
+        RungsView,
+        print_ladder,
+        print_rungs,
+        view_rungs,
+        view_standing,
+    )
     from ops_pipelines.terminal.outlook import Outlook
-    from ops_pipelines.terminal.tables import console
 
     cluster = open_named(ctx, cluster_file)
     if explain:
@@ -85,10 +94,9 @@ def probation(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FI
     jobs [text] or null if the scheduler did not answer].
     """
     from ops_pipelines.remediate.nodes.tests import probations_of
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.ladder_tables import print_probations
-    from ops_pipelines.terminal.ladder_views import ProbationsView, view_probation
-    from ops_pipelines.terminal.tables import console
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
+    from ops_pipelines.terminal.ladder import ProbationsView, print_probations, view_probation
 
     cluster = open_named(ctx, cluster_file)
     now = cluster.clock.now()
@@ -116,10 +124,9 @@ def list_queue(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_F
     JSON: cluster, taken_at, nodes [node, incident, since, age_seconds, cause, parts [text], asks [text]].
     """
     from ops_pipelines.remediate.by_hand import queue_of
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.ladder_tables import print_queue
-    from ops_pipelines.terminal.ladder_views import QueueView, view_waiting
-    from ops_pipelines.terminal.tables import console
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
+    from ops_pipelines.terminal.ladder import QueueView, print_queue, view_waiting
 
     cluster = open_named(ctx, cluster_file)
     view = QueueView(
@@ -154,7 +161,7 @@ def report(
     """
     from ops_pipelines.remediate.by_hand import report_for
     from ops_pipelines.remediate.repair_report import as_markdown
-    from ops_pipelines.terminal.json_form import to_json
+    from ops_pipelines.report.json_form import to_json
 
     cluster = open_named(ctx, cluster_file)
     known = find_incident(incident, cluster)
@@ -172,7 +179,7 @@ def done(
 ) -> None:
     """Say in your name that a node is mended. It stays drained until its tests have shown that it is well."""
     from ops_pipelines.remediate.by_hand import mark_repaired
-    from ops_pipelines.terminal.tables import console, print_lines
+    from ops_pipelines.report.terminal import console, print_lines
 
     if not note.strip():
         raise typer.BadParameter("it is empty; name the part and the serial of the new one", param_hint="--note")

@@ -1,21 +1,36 @@
-"""`ops-pipelines rollout`: plan a release, start it, see how far it is, and steer it.
+"""`ops-pipelines rollout` and `versions`: plan, start, steer, watch and simulate releases."""
 
-What is planned is `rollouts.orders`'s, what people order `rollouts.orders`'; the shape of answers stands
-in `rollout_views`, their print in `rollout_tables`.
-"""
-
+import json as documents
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops_pipelines.terminal.caller import DEFAULT_CLUSTER_FILE, RECENT, AsJson, ClusterFile, open_named, who_calls
-from ops_pipelines.terminal.edge import ExitCode, at_the_edge, end_with
+from ops_pipelines.terminal.edge import (
+    DEFAULT_CLUSTER_FILE,
+    RECENT,
+    AsJson,
+    ClusterFile,
+    ExitCode,
+    at_the_edge,
+    complain,
+    end_with,
+    open_named,
+    who_calls,
+)
+
+# -- `ops-pipelines rollout` --
+
 
 if TYPE_CHECKING:
     from ops_pipelines.core.cluster import Cluster
     from ops_pipelines.core.identity import NodeName
     from ops_pipelines.core.rollout import Rollout
-    from ops_pipelines.terminal.rollout_views import RolloutView
+    from ops_pipelines.rollouts.report import RolloutMatter
 
 rollout_app = typer.Typer(
     help="Move drivers, firmware and system software over the nodes, in waves.",
@@ -40,19 +55,20 @@ def plan(
     finishes_at, lost_gpu_hours, teams [team, nodes, gpu_count, first_at, last_at], not_touched [node, reason],
     contradictions [rule, said, source, nodes], needs_yes_for, warnings.
     """
+    from ops_pipelines.core.proof import Refusal
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console, print_document
+    from ops_pipelines.rollouts.answers import plan_json
     from ops_pipelines.rollouts.orders import files_of, plan_release
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.rollout_tables import print_plan
-    from ops_pipelines.terminal.rollout_views import view_plan
-    from ops_pipelines.terminal.tables import console
+    from ops_pipelines.rollouts.plan_report import plan_document
 
     cluster = open_named(ctx, cluster_file)
-    view = view_plan(plan_release(files_of(cluster).release(release), cluster), cluster=cluster.name)
+    planned = plan_release(files_of(cluster).release(release), cluster)
     if json:
-        typer.echo(to_json(view))
+        typer.echo(to_json(plan_json(planned, cluster=cluster.name)))
     else:
-        print_plan(console(), view)
-    if view.plan is None:
+        print_document(console(), plan_document(planned, cluster=cluster.name))
+    if isinstance(planned.plan, Refusal):
         raise typer.Exit(ExitCode.REFUSED)
 
 
@@ -71,8 +87,8 @@ def start(
     Where the policy asks for a yes, or a component cannot go back, it waits for `rollout approve`.
     """
     from ops_pipelines.remediate.by_hand import ByHandRefused
+    from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.rollouts.orders import files_of, plan_release, start_release
-    from ops_pipelines.terminal.tables import console, print_lines
 
     cluster = open_named(ctx, cluster_file)
     planned = plan_release(files_of(cluster).release(release), cluster)
@@ -183,8 +199,8 @@ def skip(
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
 ) -> None:
     """Leave one node out; the others go on."""
+    from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.rollouts import orders
-    from ops_pipelines.terminal.tables import console, print_lines
 
     cluster = open_named(ctx, cluster_file)
     left_out = orders.skip(
@@ -219,32 +235,34 @@ def _checked(reason: str) -> str:
 
 
 def _show(cluster: "Cluster", chosen: "tuple[Rollout, ...]", *, as_json: bool, is_short: bool) -> None:
-    from ops_pipelines.terminal.json_form import to_json
-    from ops_pipelines.terminal.rollout_tables import print_history, print_rollouts
-    from ops_pipelines.terminal.rollout_views import RolloutsView
-    from ops_pipelines.terminal.tables import console
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console, print_document, print_lines
+    from ops_pipelines.rollouts.answers import rollout_json
+    from ops_pipelines.rollouts.plan_report import history_document
+    from ops_pipelines.rollouts.report import rollout_document
 
     problems: list[str] = []
-    view = RolloutsView(
-        cluster=cluster.name,
-        taken_at=cluster.clock.now(),
-        rollouts=tuple(_view(each, cluster, problems) for each in chosen),
-        problems=tuple(problems),
-    )
+    now = cluster.clock.now()
+    found = [_matter(each, cluster, problems) for each in chosen]
     if as_json:
-        typer.echo(to_json(view))
+        shown = [rollout_json(each.rollout, each.nodes, each.verdict, waits_for=each.waits_for) for each in found]
+        typer.echo(to_json({"cluster": cluster.name, "taken_at": now, "rollouts": shown, "problems": problems}))
     elif is_short:
-        print_history(console(), view)
+        nodes = {each.rollout.rollout: each.nodes for each in found}
+        print_document(console(), history_document(chosen, nodes, cluster=cluster.name))
     else:
-        print_rollouts(console(), view)
-    end_with(view.problems)
+        for each in found:
+            print_document(console(), rollout_document(each))
+        if not found:
+            print_lines(console(), ["no rollout is under way"])
+    end_with(problems)
 
 
-def _view(rollout: "Rollout", cluster: "Cluster", problems: list[str]) -> "RolloutView":
+def _matter(rollout: "Rollout", cluster: "Cluster", problems: list[str]) -> "RolloutMatter":
     from ops_pipelines.core.rollout import FINAL
     from ops_pipelines.core.sources import SourceError
     from ops_pipelines.rollouts.gate_sources import judge_of
-    from ops_pipelines.terminal.rollout_views import view_rollout
+    from ops_pipelines.rollouts.report import RolloutMatter
 
     nodes = cluster.ledger.rollout_nodes(rollout.rollout)
     verdict = None
@@ -253,7 +271,15 @@ def _view(rollout: "Rollout", cluster: "Cluster", problems: list[str]) -> "Rollo
             verdict = judge_of(rollout, cluster)(rollout, nodes)
         except SourceError as problem:
             problems.append(f"what the gate sees of {rollout.rollout}: {problem}")
-    return view_rollout(rollout, nodes, verdict, waits_for=_why_closed(rollout, cluster))
+    return RolloutMatter(
+        cluster=cluster.name,
+        rollout=rollout,
+        nodes=nodes,
+        release=cluster.ledger.release(rollout.release_digest),
+        verdict=verdict,
+        now=cluster.clock.now(),
+        waits_for=_why_closed(rollout, cluster),
+    )
 
 
 def _why_closed(rollout: "Rollout", cluster: "Cluster") -> str:
@@ -271,10 +297,177 @@ def _why_closed(rollout: "Rollout", cluster: "Cluster") -> str:
 
 
 def _tell(rollout: "Rollout") -> None:
-    from ops_pipelines.terminal.tables import console, print_lines
+    from ops_pipelines.report.terminal import console, print_lines
 
     print_lines(console(), _said(rollout))
 
 
 def _said(rollout: "Rollout") -> list[str]:
     return [f"{rollout.rollout} ({rollout.release}) is {rollout.state.value.replace('_', ' ')}: {rollout.reason}"]
+
+
+# -- `ops-pipelines rollout simulate` --
+
+
+if TYPE_CHECKING:
+    from ops_pipelines.core.policy import Policy
+    from ops_pipelines.whatif.lifecycle.scenario import Site
+    from ops_pipelines.whatif.lifecycle.trials import Progress, Summary
+
+_MOST_SEEDS = 10_000
+_SAID = "simulated, parameters sourced"
+
+
+class ScenarioName(StrEnum):
+    """The releases of catalogue/rollout_scenarios.csv."""
+
+    GOOD = "good"
+    HARD_FAILURE = "hard-failure"
+    XID_RATE = "xid-rate"
+    SLOW = "slow"
+    LATE_HANG = "late-hang"
+    ONE_MODEL = "one-model"
+
+
+@at_the_edge
+def rollout_simulate(
+    scenario: Annotated[ScenarioName, typer.Option(help="What the release is like; the rollout is not told.")],
+    nodes: Annotated[int, typer.Option(min=40, max=20_000, help="Nodes of the cluster, of 8 GPUs.")] = 1_000,
+    seeds: Annotated[int, typer.Option(min=1, max=_MOST_SEEDS, help="Rollouts, each in a world of its own.")] = 20,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", help="The policy.yaml that is asked about; the bench's unless given.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Processes; one a core unless given.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Simulate rollouts of one kind of release: what they cost, how soon a bad one is stopped, whether all goes back.
+
+    Planner, gate and tables are the production code; jobs, failures and measurements are simulated, and peers roll out
+    in the same worlds by the stop rules that they are published with (on 10 seeds at most).
+
+    \b
+    JSON: gpu_hours_per_upgraded_node (against the same seed without a rollout; null for a bad release),
+    touched_ratio_when_stopped (95th percentile, 1.0 for a rollout that never stopped; null for good),
+    false_stop_ratio (null for a bad release), rolled_back_ratio (of those that stopped; null for good),
+    peers {name: the same}, scenario, nodes, seeds, days, stopped_ratio, asked_ratio,
+    decided_days and deciding_days (from the first drain, and from when all canaries work; 95th percentiles).
+    """
+    from ops_pipelines.whatif.lifecycle.scenario import policy_of, read_scenarios, read_site
+    from ops_pipelines.whatif.lifecycle.trials import OURS, play_trials, summarise, ways_of
+
+    site = read_site(nodes)
+    asked = read_scenarios()[scenario.value]
+    allowed = policy_of(site) if policy is None else _policy_from(policy, site)
+    with _progress_shown() as on_progress:
+        found = play_trials(
+            site,
+            allowed,
+            asked,
+            ways=ways_of(seeds),
+            workers=workers or os.cpu_count() or 1,
+            on_progress=on_progress,
+        )
+    summaries = {name: summarise(asked, trials) for name, trials in found.items()}
+    unfinished = sum(not (each.is_done or each.is_stopped) for each in found[OURS])
+    if unfinished:
+        complain(
+            f"{unfinished} of {seeds} rollouts came to no end in 59 days; see rollouts.max_out_count of the policy"
+        )
+    ours = summaries.pop(OURS)
+    if json:
+        document = {
+            **_document(ours),
+            "peers": {name: _document(each) for name, each in summaries.items()},
+            "scenario": scenario.value,
+            "nodes": nodes,
+            "seeds": seeds,
+            "said": _SAID,
+        }
+        typer.echo(documents.dumps(document))
+    else:
+        _print(scenario.value, ours, summaries)
+
+
+def _policy_from(file: Path, site: "Site") -> "Policy":
+    from ops_pipelines.resources.config.policy_file import read_borrowed_policy
+    from ops_pipelines.whatif.autopilot import cluster_of
+
+    allowed, left_out = read_borrowed_policy(
+        file, topology=cluster_of(site.node_count, gpus_per_node=site.gpus_per_node)
+    )
+    for sentence in left_out:
+        complain(f"{file}: {sentence}")
+    return allowed
+
+
+@contextmanager
+def _progress_shown() -> "Iterator[Progress]":
+    """Show how far it is on standard error, so that a document on standard output stays alone."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("rollouts", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _document(summary: "Summary") -> dict[str, float | None]:
+    return {
+        "gpu_hours_per_upgraded_node": summary.gpu_hours_per_upgraded_node,
+        "touched_ratio_when_stopped": summary.touched_ratio_when_stopped,
+        "false_stop_ratio": summary.false_stop_ratio,
+        "rolled_back_ratio": summary.rolled_back_ratio,
+        "stopped_ratio": summary.stopped_ratio,
+        "asked_ratio": summary.asked_ratio,
+        "days": summary.days,
+        "decided_days": summary.decided_days,
+        "deciding_days": summary.deciding_days,
+    }
+
+
+def _print(scenario: str, ours: "Summary", peers: "Mapping[str, Summary]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{scenario}: {ours.seed_count} rollouts ({_SAID})")
+    for heading in ("way", "GPU-h/node", "touched", "stopped", "back", "days"):
+        table.add_column(heading, justify="left" if heading == "way" else "right", no_wrap=True)
+    for name, each in {"this policy": ours, **peers}.items():
+        table.add_row(
+            name,
+            "" if each.gpu_hours_per_upgraded_node is None else f"{each.gpu_hours_per_upgraded_node:.2f}",
+            "" if each.touched_ratio_when_stopped is None else f"{each.touched_ratio_when_stopped:.1%}",
+            f"{each.stopped_ratio:.1%}",
+            "" if each.rolled_back_ratio is None else f"{each.rolled_back_ratio:.0%}",
+            f"{each.days:.1f}",
+        )
+    Console().print(table)
+
+
+# -- `ops-pipelines versions` --
+
+
+@at_the_edge
+def versions(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE, json: AsJson = False) -> None:
+    """Show which versions run, and who runs another than it should. Asks every node; changes nothing.
+
+    \b
+    JSON: cluster, taken_at, node_count, drift_count, silent_nodes, problems [text], versions [node, model, component,
+    runs or null, seen_at, told_by (node, inventory), should_run or null, said_by, fit (fits, drifts, unknown, free)].
+    """
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console
+    from ops_pipelines.resources.config.cluster_file import read_cluster
+    from ops_pipelines.rollouts.seen_fleet import look_at_versions
+    from ops_pipelines.terminal.versions_view import print_versions, view_versions
+    from ops_pipelines.wiring import open_lake
+
+    cluster = open_named(ctx, cluster_file)
+    config = read_cluster(cluster_file)
+    lake = open_lake(config, clock=cluster.clock)
+    view = view_versions(look_at_versions(cluster, lake=lake, release=config.release), cluster=cluster.name)
+    if json:
+        typer.echo(to_json(view))
+    else:
+        print_versions(console(), view)
+    end_with(view.problems)

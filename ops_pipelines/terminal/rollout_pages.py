@@ -1,4 +1,4 @@
-"""Pages of rollouts for the web process: gathers what `pages.rollouts` and `pages.rollout` show, and changes nothing.
+"""Pages of rollouts for the web process: gathers what `rollouts.report` shows, and changes nothing.
 
 What the gate sees may take weeks of the lake to read: it is asked once for all askers, and remembered for a while.
 """
@@ -13,12 +13,13 @@ from ops_pipelines.core.periods import WorkCalendar
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.rollout import Rollout
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.pages.rollout import RolloutMatter, write_rollout
-from ops_pipelines.pages.rollouts import MOST_RELEASES, MOST_ROLLOUTS, LyingRelease, write_rollouts
+from ops_pipelines.report.html import page_of
 from ops_pipelines.rollouts.bookings import calendar_of
 from ops_pipelines.rollouts.gate.evidence import Verdict
 from ops_pipelines.rollouts.gate_sources import judge_of
-from ops_pipelines.terminal.caller import RECENT
+from ops_pipelines.rollouts.plan_report import MOST_RELEASES, MOST_ROLLOUTS, LyingRelease, rollouts_document
+from ops_pipelines.rollouts.report import RolloutMatter, rollout_document
+from ops_pipelines.terminal.edge import RECENT
 
 _REMEMBERED = timedelta(seconds=20)
 """Passes look about as often; whoever reloads the page meanwhile gets what was seen before."""
@@ -46,7 +47,7 @@ class RolloutPages:
         """Return the page of all rollouts, and of the releases that lie ready. Raises LedgerError."""
         now = cluster.clock.now()
         rollouts = cluster.ledger.rollouts(final_since=now - RECENT)
-        return write_rollouts(
+        document = rollouts_document(
             cluster=cluster.name,
             rollouts=rollouts,
             nodes={each.rollout: cluster.ledger.rollout_nodes(each.rollout) for each in rollouts[-MOST_ROLLOUTS:]},
@@ -54,6 +55,7 @@ class RolloutPages:
             policy=cluster.rules.policy,
             now=now,
         )
+        return page_of(document)
 
     def page(self, name: str, cluster: Cluster) -> str:
         """Return the page of one rollout. Raises NoSuchRollout, LedgerError."""
@@ -62,18 +64,20 @@ class RolloutPages:
         if rollout is None:
             raise NoSuchRollout(f"there is no rollout {name[:80]}; `ops-pipelines rollout history` lists them")
         nodes = cluster.ledger.rollout_nodes(rollout.rollout)
-        return write_rollout(
-            RolloutMatter(
-                cluster=cluster.name,
-                rollout=rollout,
-                nodes=nodes,
-                release=cluster.ledger.release(rollout.release_digest),
-                plan=cluster.ledger.rollout_plan(rollout.plan),
-                calendar=_calendar(rollout, cluster),
-                racks={node: place.rack for node, place in cluster.rules.topology.places.items()},
-                records=cluster.ledger.records(cause_of(rollout.rollout)),
-                verdict=self._verdict(rollout, cluster),
-                now=cluster.clock.now(),
+        return page_of(
+            rollout_document(
+                RolloutMatter(
+                    cluster=cluster.name,
+                    rollout=rollout,
+                    nodes=nodes,
+                    release=cluster.ledger.release(rollout.release_digest),
+                    plan=cluster.ledger.rollout_plan(rollout.plan),
+                    calendar=_calendar(rollout, cluster),
+                    racks={node: place.rack for node, place in cluster.rules.topology.places.items()},
+                    records=cluster.ledger.records(cause_of(rollout.rollout)),
+                    verdict=self._verdict(rollout, cluster),
+                    now=cluster.clock.now(),
+                )
             )
         )
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops_pipelines.terminal.caller import AsJson
-from ops_pipelines.terminal.edge import at_the_edge, complain
+from ops_pipelines.terminal.edge import AsJson, at_the_edge, complain
 
 if TYPE_CHECKING:
     from rich.table import Table

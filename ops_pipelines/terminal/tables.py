@@ -1,22 +1,217 @@
-"""What the command line prints for people: views as lines and tables, at 80 columns and wider.
+"""How incidents, plans, the status and the ledger are printed, and the shape of the ledger's lines."""
 
-Text from logs, jobs and people reaches the terminal only through `printable`. Names and ids are folded, never cut.
-"""
-
-import re
-import unicodedata
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ops_pipelines.core.incident import PAGED, IncidentState
-from ops_pipelines.terminal.incident_views import IncidentsView, IncidentView, PlanStanding, PlanView
-from ops_pipelines.terminal.ledger_views import ActionView, AuditView, EntryView, StoryView
-from ops_pipelines.terminal.status_views import HeartbeatView, MarkedJobView, StatusView
+from ops_pipelines.core.action import ActionRecord
+from ops_pipelines.core.entries import ChainVerdict, Entry, EntryKind
+from ops_pipelines.core.identity import listed
+from ops_pipelines.core.incident import PAGED, Incident, IncidentState
+from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.report.numbers import moment
+from ops_pipelines.report.terminal import print_fields, printable, text_of
+from ops_pipelines.terminal.views import (
+    HeartbeatView,
+    IncidentsView,
+    IncidentView,
+    MarkedJobView,
+    PlanStanding,
+    PlanView,
+    StatusView,
+)
+
+# -- what the ledger holds --
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceView:
+    source: str
+    position: str
+    observed_at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingView:
+    rule: str
+    node: str
+    response: str
+    found_at: datetime
+    explanation: str
+    source: str
+    evidence: tuple[EvidenceView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionView:
+    """One action begun. Its `outcome` is `done`, `failed`, `unknown`, or null while its witness is awaited."""
+
+    action: str
+    plan: str | None
+    begun_at: datetime
+    sent_at: datetime | None
+    finished_at: datetime | None
+    outcome: str | None
+    witness: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryView:
+    seq: int
+    written_at: datetime
+    kind: str
+    actor: str
+    what: str
+    entry_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoryView:
+    """The answer of `show`: one incident from its findings to its last ledger entry."""
+
+    cluster: str
+    taken_at: datetime
+    incident: IncidentView
+    findings: tuple[FindingView, ...]
+    actions: tuple[ActionView, ...]
+    entries: tuple[EntryView, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditView:
+    """The answer of `audit verify`. `first_broken_seq` is null and `problem` empty where the chain is whole."""
+
+    cluster: str
+    is_whole: bool
+    entry_count: int
+    head_hash: str
+    first_broken_seq: int | None
+    problem: str
+
+
+def view_findings(incident: Incident) -> tuple[FindingView, ...]:
+    """Return the findings of an incident, oldest first, each with its evidence."""
+    return tuple(
+        FindingView(
+            rule=finding.rule,
+            node=finding.node,
+            response=finding.response.name.lower(),
+            found_at=finding.found_at,
+            explanation=finding.explanation,
+            source=finding.source,
+            evidence=tuple(
+                EvidenceView(source=each.source, position=each.position, observed_at=each.observed_at, text=each.text)
+                for each in finding.evidence
+            ),
+        )
+        for finding in sorted(incident.findings, key=lambda finding: finding.found_at)
+    )
+
+
+def view_action(record: ActionRecord) -> ActionView:
+    """Return an action as it is shown."""
+    outcome = record.outcome
+    return ActionView(
+        action=explain_action(record.action),
+        plan=record.plan,
+        begun_at=record.begun_at,
+        sent_at=record.sent_at,
+        finished_at=None if outcome is None else outcome.finished_at,
+        outcome=None if outcome is None else outcome.kind.value,
+        witness=None if outcome is None else outcome.witness,
+    )
+
+
+def view_entry(entry: Entry) -> EntryView:
+    """Return a line of the chain with what it says in a few words, empty where this program has none for it."""
+    return EntryView(
+        seq=entry.seq,
+        written_at=entry.written_at,
+        kind=entry.kind.value,
+        actor=entry.actor,
+        what=_gist(entry),
+        entry_hash=entry.entry_hash,
+    )
+
+
+def _gist(entry: Entry) -> str:
+    """Return what the body says, by the names of its fields; a body of another version gives fewer words, no error."""
+    try:
+        body = json.loads(entry.body)
+    except ValueError:
+        return "its body is no JSON: run `ops-pipelines audit verify`"
+    if not isinstance(body, dict):
+        return ""
+    if entry.kind is EntryKind.INCIDENT:
+        return f"{body.get('state', '')}: {body.get('note', '')}"
+    if entry.kind is EntryKind.PLAN:
+        return f"{body.get('plan', '')}: {len(body.get('actions', ()))} step(s)"
+    if entry.kind is EntryKind.APPROVAL:
+        return f"{body.get('plan', '')} until {body.get('expires_at', '')} via {body.get('via', 'terminal')}"
+    if entry.kind is EntryKind.ROLLOUT:
+        return _rollout_gist(body)
+    if entry.kind is EntryKind.QUOTAS:
+        return _quotas_gist(body)
+    if entry.kind is EntryKind.LEDGER:
+        return f"{'restored' if body.get('restored') else 'begun anew'}: {body.get('reason', '')}"
+    words = []
+    action, outcome, refusal = body.get("action"), body.get("outcome"), body.get("refusal")
+    if isinstance(action, dict):
+        attempt = action.get("attempt")
+        job = f"job {attempt.get('job')}" if isinstance(attempt, dict) else ""
+        parts = (str(action.get("verb", "")).replace("_", " "), job, action.get("node"), action.get("gpu"))
+        words.append(" ".join(str(part) for part in parts if part))
+    if isinstance(outcome, dict):
+        words.append(f"{outcome.get('kind', '')}: {outcome.get('witness', '')}")
+    if isinstance(refusal, dict):
+        words.append(str(refusal.get("reason", "")))
+    return ", ".join(words)
+
+
+def _rollout_gist(body: Mapping[str, object]) -> str:
+    """Return where a rollout is, or its node where only one changed; else how many nodes changed."""
+    rollout, nodes = body.get("rollout"), body.get("nodes")
+    changed = [each for each in nodes if isinstance(each, dict)] if isinstance(nodes, list) else []
+    if isinstance(rollout, dict):
+        return f"{rollout.get('rollout', '')} {rollout.get('state', '')}: {rollout.get('reason', '')}"
+    if len(changed) == 1:
+        (node,) = changed
+        return f"{node.get('rollout', '')} {node.get('node', '')} {node.get('stage', '')}: {node.get('reason', '')}"
+    return f"{changed[0].get('rollout', '')}: {len(changed)} nodes" if changed else ""
+
+
+def _quotas_gist(body: Mapping[str, object]) -> str:
+    """Return where a proposal stands, and whose place it took."""
+    standing, superseded = body.get("standing"), body.get("superseded")
+    words = str(body.get("proposal", ""))
+    if isinstance(standing, dict):
+        words += f" {standing.get('state', '')}: {standing.get('reason', '')}"
+    if isinstance(superseded, list) and superseded:
+        words += f" (in place of {', '.join(map(str, superseded))})"
+    return words
+
+
+def view_audit(verdict: ChainVerdict, *, cluster: str) -> AuditView:
+    return AuditView(
+        cluster=cluster,
+        is_whole=verdict.first_broken_seq is None and not verdict.problem,
+        entry_count=verdict.entry_count,
+        head_hash=verdict.head_hash,
+        first_broken_seq=verdict.first_broken_seq,
+        problem=verdict.problem,
+    )
+
+
+# -- what the command line prints for people --
+
 
 _STYLES = {
     "open": "yellow",
@@ -32,50 +227,11 @@ _STYLES = {
 }
 """Colour repeats what the word says; it never stands alone."""
 _SHOWN_NAME_COUNT = 4
-_STEERING = frozenset({"Cc", "Cf", "Cs", "Co"})
-"""Unicode categories: control, format (direction marks), surrogate, private use."""
-_TERMINAL_LINE_ENDS = re.compile(r"[\t\r\n\v\f\u0085\u2028\u2029]+")
-
-
-def printable(text: str) -> str:
-    """Return `text` on one line, with what could steer a terminal written out: an escape becomes `\\x1b` in letters.
-
-    Written out and not removed: whoever reads evidence must see that something odd was there. Direction marks
-    (`\\u202e`) count as steering: they make a line read otherwise than it is.
-    """
-    flat = _TERMINAL_LINE_ENDS.sub(" ", text)
-    return "".join(_written_out(char) if unicodedata.category(char) in _STEERING else char for char in flat)
 
 
 def style_of(word: str) -> str:
     """Return the colour of a state or an outcome; bold where it has none."""
     return _STYLES.get(word, "bold")
-
-
-def _written_out(char: str) -> str:
-    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
-
-
-def console() -> Console:
-    """Return a console on standard output that takes text as it is: neither markup nor emoji codes nor highlighting."""
-    return Console(markup=False, emoji=False, highlight=False)
-
-
-def print_lines(out: Console, lines: Iterable[str]) -> None:
-    """Print each line, cleaned, folded at the width of the terminal."""
-    for line in lines:
-        out.print(Text(printable(line), overflow="fold"))
-
-
-def print_fields(out: Console, fields: Mapping[str, str]) -> None:
-    """Print names and values in two columns; empty values are left out."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
-    for name, value in fields.items():
-        if value:
-            grid.add_row(name, _text(value))
-    out.print(grid)
 
 
 def print_status(out: Console, view: StatusView) -> None:
@@ -143,11 +299,11 @@ def print_incidents(out: Console, view: IncidentsView) -> None:
         if incident in merged:
             continue
         table.add_row(
-            _text(incident.incident),
+            text_of(incident.incident),
             Text(incident.state, style=_STYLES.get(incident.state, "")),
             duration_text(timedelta(seconds=incident.open_for_seconds)),
-            _text(culprits(incident)),
-            Text("\n").join(_text(line) for line in _situation(incident)),
+            text_of(culprits(incident)),
+            Text("\n").join(text_of(line) for line in _situation(incident)),
         )
     out.print(table)
     if merged:
@@ -167,7 +323,7 @@ def print_plan(out: Console, plan: PlanView) -> None:
     grid.add_column(no_wrap=True, style="dim", justify="right")
     grid.add_column(overflow="fold")
     for name, value in rows:
-        grid.add_row(name, _text(value))
+        grid.add_row(name, text_of(value))
     out.print(Padding(grid, (0, 0, 0, 2)))
 
 
@@ -221,11 +377,6 @@ def print_audit(out: Console, view: AuditView) -> None:
     print_fields(out, {"cluster": view.cluster, "entries": str(view.entry_count), "head hash": view.head_hash})
 
 
-def moment(at: datetime) -> str:
-    """Return a time to the second, in UTC."""
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
 def duration_text(duration: timedelta) -> str:
     """Return `45 s`, `12 min`, `3 h 10 min` or `2 d 4 h`, rounded down."""
     seconds = max(0, int(duration.total_seconds()))
@@ -238,16 +389,10 @@ def duration_text(duration: timedelta) -> str:
     return f"{seconds // 86400} d {seconds % 86400 // 3600} h"
 
 
-def first_of(names: Sequence[str], count: int) -> str:
-    """Return the first `count` names, and how many more there are; empty without any."""
-    rest = len(names) - count
-    return ", ".join(names[:count]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def culprits(incident: IncidentView) -> str:
     """Return the culprits by name, the rest by number; an incident without one names its jobs."""
     names = incident.diagnosis.places or incident.nodes or tuple(f"job {job}" for job in incident.victims)
-    return first_of(names, _SHOWN_NAME_COUNT) or "none"
+    return listed(names, at_most=_SHOWN_NAME_COUNT) or "none"
 
 
 def _situation(incident: IncidentView) -> Iterable[str]:
@@ -294,8 +439,8 @@ def _action_table(actions: Iterable[ActionView]) -> Table:
             moment(each.begun_at).removesuffix(" UTC"),
             _later(each.begun_at, each.sent_at),
             _later(each.begun_at, each.finished_at),
-            _text(each.action),
-            Text(outcome, style=_STYLES.get(outcome, "")) + _text(f": {each.witness}" if each.witness else ""),
+            text_of(each.action),
+            Text(outcome, style=_STYLES.get(outcome, "")) + text_of(f": {each.witness}" if each.witness else ""),
         )
     return table
 
@@ -308,7 +453,7 @@ def _entry_table(entries: Iterable[EntryView]) -> Table:
     table.add_column("what", overflow="fold")
     for each in entries:
         what = f"{each.kind.replace('_', ' ')}: {each.what}" if each.what else each.kind.replace("_", " ")
-        table.add_row(str(each.seq), moment(each.written_at).removesuffix(" UTC"), _text(each.actor), _text(what))
+        table.add_row(str(each.seq), moment(each.written_at).removesuffix(" UTC"), text_of(each.actor), text_of(what))
     return table
 
 
@@ -323,8 +468,4 @@ def _counts(counts: Mapping[str, int] | None) -> str:
 
 
 def _indented(by: int, text: str) -> Padding:
-    return Padding(_text(text), (0, 0, 0, by))
-
-
-def _text(text: str) -> Text:
-    return Text(printable(text), overflow="fold")
+    return Padding(text_of(text), (0, 0, 0, by))

@@ -13,9 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ops_pipelines.core.identity import listed
+from ops_pipelines.report.numbers import moment
+from ops_pipelines.report.terminal import print_fields, print_lines, printable
 from ops_pipelines.rollouts.seen_fleet import VersionsSeen
 from ops_pipelines.rollouts.versions.comparing import VersionLine
-from ops_pipelines.terminal.tables import first_of, moment, print_fields, print_lines, printable
 
 _NAMES_SHOWN = 6
 _DRIFTS_SHOWN = 40
@@ -76,7 +78,7 @@ def print_versions(out: Console, view: VersionsView) -> None:
     )
     counts = _table("component", "model", "version", "nodes")
     for (component, model, version), nodes in _by_version(view.versions).items():
-        counts.add_row(*map(_text, (component, model, version, f"{len(nodes)}: {first_of(nodes, _NAMES_SHOWN)}")))
+        counts.add_row(*map(_text, (component, model, version, f"{len(nodes)}: {listed(nodes, at_most=_NAMES_SHOWN)}")))
     out.print(counts)
     drifts = [each for each in view.versions if each.fit == "drifts"]
     if drifts:
@@ -119,7 +121,7 @@ def _by_version(versions: Sequence[VersionView]) -> dict[tuple[str, str, str], l
 
 
 def _silent(nodes: Sequence[str]) -> str:
-    return f"{len(nodes)} did not answer: {first_of(nodes, _NAMES_SHOWN)}" if nodes else ""
+    return f"{len(nodes)} did not answer: {listed(nodes, at_most=_NAMES_SHOWN)}" if nodes else ""
 
 
 def _table(*names: str) -> Table:

@@ -13,20 +13,21 @@ from ops_pipelines.core.action import ActionRecord, Outcome, OutcomeKind, Verb
 from ops_pipelines.core.entries import Entry
 from ops_pipelines.core.fault import AtFault, Family, FirstAction, Hypothesis
 from ops_pipelines.core.finding import Response
-from ops_pipelines.core.identity import ActionKey, IncidentId, JobAttempt, NodeName
+from ops_pipelines.core.identity import ActionKey, IncidentId, JobAttempt, NodeName, listed
 from ops_pipelines.core.incident import Incident, IncidentState, Recovery
 from ops_pipelines.core.node_tests import NodeCheck, TestResult, TestRun
 from ops_pipelines.core.notes import Audience, KeptNote, Lane, Note, NoteState, Severity
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.people import orders
+from ops_pipelines.report.json_form import to_json
+from ops_pipelines.report.numbers import span_words
 from ops_pipelines.review.incident_report import IncidentReport, report_on
-from ops_pipelines.review.story.chain import Chain, gpu_hours_words, names_words, read_chain, span_words
+from ops_pipelines.review.story.chain import Chain, gpu_hours_words, read_chain
 from ops_pipelines.review.story.cost import MilestoneKind, cost_of, milestones_of, victims_of
 from ops_pipelines.review.story.follow_ups import Urgency, follow_ups_of
 from ops_pipelines.review.story.timeline import EventKind, EventLane, timeline_of
 from ops_pipelines.review.time_saved import RecentRemediation, recent_remediation
 from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.terminal.json_form import to_json
 from tests.domain.builders import NODE, NOW, action, after, attempt, incident, xid
 from tests.ports.ledger_samples import fill
 from tests.scenarios.ladder_stage import WATCHFUL, Stage, node_of
@@ -512,5 +513,5 @@ def test_gpu_hours_are_told_as_exactly_as_a_person_compares_them(hours: float, w
 
 
 def test_names_are_cut_after_four() -> None:
-    assert names_words(["a", "b", "c", "d"]) == "a, b, c, d"
-    assert names_words(["a", "b", "c", "d", "e"]) == "a, b, c, d and 1 more"
+    assert listed(["a", "b", "c", "d"]) == "a, b, c, d"
+    assert listed(["a", "b", "c", "d", "e"]) == "a, b, c, d and 1 more"

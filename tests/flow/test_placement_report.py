@@ -58,7 +58,7 @@ def test_a_day_is_told_from_rows_of_the_lake() -> None:
 
 
 def test_the_sentences_stand_on_top_and_are_safe_in_markdown() -> None:
-    shown = describe_placement(report(desk_of(SMALL, GANG)))
+    shown = describe_placement(report(desk_of(SMALL, GANG)), cluster="small")
 
     said = shown["said"].value
     assert isinstance(said, str)

@@ -14,10 +14,10 @@ from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import NodeStage
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.report.json_form import to_json
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.rollouts.seen_fleet import VersionsSeen, look_at_versions
 from ops_pipelines.rollouts.versions.comparing import Fit, VersionLine
-from ops_pipelines.terminal.json_form import to_json
 from ops_pipelines.terminal.versions_view import print_versions, view_versions
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan
 from tests.scenarios.small_autopilot import SmallAutopilot

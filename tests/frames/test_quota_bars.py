@@ -5,7 +5,8 @@ from base64 import b64decode
 import pytest
 
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.report.pictures.bars import Shade, _row, draw_quotas
+from ops_pipelines.report.document import Shade
+from ops_pipelines.report.pictures.bars import _row, draw_quotas
 from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 from tests.pages.quota_samples import H100, line
 

@@ -22,7 +22,8 @@ from ops_pipelines.remediate.pictures import (
     queue_picture,
     saved_picture,
 )
-from ops_pipelines.report.pictures.bars import BarRow, Shade, Sheet, large_rows, rows_png, small_rows
+from ops_pipelines.report.document import Shade
+from ops_pipelines.report.pictures.bars import BarRow, Sheet, large_rows, rows_png, small_rows
 from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 from tests.domain.builders import NOW, after, ago
 

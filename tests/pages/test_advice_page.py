@@ -6,7 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ops_pipelines.pages.advice import AdviceMatter, AdviceRow, write_advice
+from ops_pipelines.core.periods import parse_week
+from ops_pipelines.efficiency.report import AdviceRow, advice_document
+from ops_pipelines.report.html import page_of
 
 END = datetime(2026, 11, 23, tzinfo=UTC)
 EVIL = '"><script>alert(1)</script> **bold** \u202e'
@@ -24,9 +26,9 @@ def row(team: str = "vision", *, gain: float = 120.0, **changes: object) -> Advi
 
 
 def page(*rows: AdviceRow, currency: str | None = "EUR", not_known: Sequence[str] = (), now: datetime = END) -> str:
-    return write_advice(
-        AdviceMatter(
-            cluster="small", week="2026-W47", week_ends_at=END, rows=rows, weeks=["2026-W47", "2026-W46"],
+    return page_of(
+        advice_document(
+            rows, cluster="small", week=parse_week("2026-W47"), weeks=["2026-W47", "2026-W46"],
             currency=currency, not_known=not_known, now=now,
         )
     )  # fmt: skip

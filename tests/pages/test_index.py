@@ -6,7 +6,9 @@ from datetime import timedelta
 from ops_pipelines.core.health import Health, HealthWord
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import Incident, IncidentState
-from ops_pipelines.pages.index import Listed, Tile, write_index
+from ops_pipelines.report.document import Number
+from ops_pipelines.report.html import page_of
+from ops_pipelines.terminal.served_pages import Listed, index_document
 from tests.ports.ledger_samples import incident
 from tests.simulator.fake_clock import BEGINNING as AT
 
@@ -24,14 +26,16 @@ def said_by_others(known: Incident) -> Incident:
 
 
 def index(*incidents: Incident, lately: tuple[Incident, ...] = ()) -> str:
-    return write_index(
-        cluster="small",
-        health=WELL,
-        incidents=incidents,
-        lately=lately,
-        listed=[Listed(path="weekly", title="Weekly review", about="of the last week")],
-        has_reports=True,
-        now=AT + timedelta(hours=1),
+    return page_of(
+        index_document(
+            cluster="small",
+            health=WELL,
+            incidents=incidents,
+            lately=lately,
+            listed=[Listed(path="weekly", title="Weekly review", about="of the last week")],
+            has_reports=True,
+            now=AT + timedelta(hours=1),
+        )
     )
 
 
@@ -79,14 +83,16 @@ def test_words_of_others_stay_text() -> None:
 
 
 def test_headline_numbers_lead_to_their_pages_and_stay_text() -> None:
-    page = write_index(
-        cluster="small",
-        health=WELL,
-        incidents=(),
-        tiles=[Tile(path="quotas", title="Quotas", value="8", about=EVIL + "x" * 1_000)],
-        listed=[],
-        has_reports=True,
-        now=AT,
+    page = page_of(
+        index_document(
+            cluster="small",
+            health=WELL,
+            incidents=(),
+            numbers=[Number(link="quotas", title="Quotas", value="8", about=EVIL + "x" * 1_000)],
+            listed=[],
+            has_reports=True,
+            now=AT,
+        )
     )
 
     assert '<a href="quotas">Quotas</a><b>8</b>' in page

@@ -7,10 +7,11 @@ from datetime import timedelta
 import pytest
 
 from ops_pipelines.core.identity import NodeName
+from ops_pipelines.efficiency.placement.document import placement_document
 from ops_pipelines.efficiency.placement.fragmentation import HourIndex
 from ops_pipelines.efficiency.placement.report import PlacementReport, placement_report
 from ops_pipelines.efficiency.placement.stranded import Stranded, StrandedGpus, Why
-from ops_pipelines.pages.placement import PlacementMatter, write_placement
+from ops_pipelines.report.html import page_of
 from tests.flow.placement_stage import DAY, END, GANG, SMALL, desk_of
 
 EVIL = '"><script>alert(1)</script> \u202e'
@@ -22,9 +23,9 @@ def report() -> PlacementReport:
 
 
 def page(report: PlacementReport | None, *, why_not: str = "") -> str:
-    return write_placement(
-        PlacementMatter(
-            cluster="small", day=DAY.date(), report=report, why_not=why_not, days=[DAY.date()], now=END
+    return page_of(
+        placement_document(
+            report, cluster="small", day=DAY.date(), why_not=why_not, days=[DAY.date()], now=END
         )
     )  # fmt: skip
 

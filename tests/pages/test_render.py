@@ -2,7 +2,7 @@
 
 import pytest
 
-from ops_pipelines.pages.render import render
+from ops_pipelines.report.html import render
 
 
 @pytest.mark.parametrize(

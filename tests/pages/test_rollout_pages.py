@@ -14,12 +14,13 @@ from ops_pipelines.core.periods import WorkCalendar
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.core.release import ReleaseName
 from ops_pipelines.core.rollout import FINAL, Direction, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.pages.rollout import MOST_NODES, RolloutMatter, possible_orders, write_rollout
-from ops_pipelines.pages.rollout_picture import MOST_DRAWN, draw_course
-from ops_pipelines.pages.rollouts import MOST_ROLLOUTS, LyingRelease, write_rollouts
+from ops_pipelines.report.html import page_of
 from ops_pipelines.report.pictures.story import Tint
 from ops_pipelines.rollouts.course import ROLLOUT_TABLE
+from ops_pipelines.rollouts.course_picture import MOST_DRAWN, draw_course
 from ops_pipelines.rollouts.gate.evidence import TestLine, Verdict, VerdictKind
+from ops_pipelines.rollouts.plan_report import MOST_ROLLOUTS, LyingRelease, rollouts_document
+from ops_pipelines.rollouts.report import MOST_NODES, RolloutMatter, possible_orders, rollout_document
 from tests.ports.ledger_samples import NOW
 from tests.ports.rollout_samples import HOUR, RELEASE, node, rollout, rollout_plan
 
@@ -59,14 +60,20 @@ def words_of(known: Rollout, nodes: Sequence[RolloutNode] = WAITING) -> set[str]
 
 
 def listed(*rollouts: Rollout, releases: Sequence[LyingRelease] = (), policy: Policy | None = None) -> str:
-    return write_rollouts(
-        cluster="small",
-        rollouts=rollouts,
-        nodes={each.rollout: WAITING for each in rollouts},
-        releases=releases,
-        policy=policy or Policy(mode=Mode.AUTO),
-        now=NOW,
+    return page_of(
+        rollouts_document(
+            cluster="small",
+            rollouts=rollouts,
+            nodes={each.rollout: WAITING for each in rollouts},
+            releases=releases,
+            policy=policy or Policy(mode=Mode.AUTO),
+            now=NOW,
+        )
     )
+
+
+def page_for(shown: RolloutMatter) -> str:
+    return page_of(rollout_document(shown))
 
 
 # -- one rollout --
@@ -74,11 +81,13 @@ def listed(*rollouts: Rollout, releases: Sequence[LyingRelease] = (), policy: Po
 
 @pytest.mark.parametrize("state", list(RolloutState))
 def test_page_of_each_state_says_the_state_and_why(state: RolloutState) -> None:
-    page = write_rollout(matter(in_state(state)))
+    page = page_for(matter(in_state(state)))
 
     assert "<title>ROLL-0001 · small</title>" in page
-    assert re.search(rf'<h1>ROLL-0001 · <span class="\w*">{state.value.replace("_", " ")}</span></h1>', page)
-    assert "<strong>started by ada</strong>" in page
+    assert re.search(
+        rf"<h1>ROLL-0001 · (<span class=.\w*.><bdi>)?{state.value.replace('_', ' ')}(</bdi></span>)?</h1>", page
+    )
+    assert "<b><bdi>started by ada</bdi></b>" in page
 
 
 @pytest.mark.parametrize("state", list(RolloutState))
@@ -86,7 +95,7 @@ def test_whoever_can_say_nothing_is_told_that_it_is_over_and_nobody_else(state: 
     orders = possible_orders(in_state(state), WAITING, RELEASE)
 
     assert bool(orders) is (state not in FINAL)
-    assert ("Nothing: it is over." in write_rollout(matter(in_state(state)))) is (state in FINAL)
+    assert ("Nothing: it is over." in page_for(matter(in_state(state)))) is (state in FINAL)
 
 
 @pytest.mark.parametrize(
@@ -124,11 +133,9 @@ def test_no_node_is_offered_to_be_left_out_when_none_waits() -> None:
 
 @pytest.mark.parametrize(("minutes", "is_late"), [(59, False), (60, True), (61, True)])
 def test_node_whose_deadline_has_passed_is_marked(minutes: int, is_late: bool) -> None:
-    page = write_rollout(
-        matter(nodes=[node(1, "gpu001", stage=NodeStage.INSTALLING)], now=NOW + timedelta(minutes=minutes))
-    )
+    page = page_for(matter(nodes=[node(1, "gpu001", stage=NodeStage.INSTALLING)], now=NOW + timedelta(minutes=minutes)))
 
-    assert ("<b>over</b>" in page) is is_late
+    assert ("UTC, over" in page) is is_late
 
 
 def test_node_on_its_way_back_and_its_failure_are_told() -> None:
@@ -139,7 +146,7 @@ def test_node_on_its_way_back_and_its_failure_are_told() -> None:
         failure="testing: gpu_count",
     )
 
-    page = write_rollout(matter(nodes=[failed]))
+    page = page_for(matter(nodes=[failed]))
 
     assert "draining, on its way back" in page
     assert "failed alone; failed while testing: gpu_count" in page
@@ -152,7 +159,7 @@ def test_gate_shows_every_test_with_what_it_saw() -> None:
     )
     verdict = Verdict(kind=VerdictKind.UNDECIDED, reason="soaks", tests=tests, decides_by=NOW + 7 * HOUR)
 
-    page = write_rollout(matter(verdict=verdict))
+    page = page_for(matter(verdict=verdict))
 
     assert page.index("0 of 1 did not come well") < page.index("nobody counts")
     assert "it decides by 2026" in page
@@ -167,13 +174,13 @@ def test_gate_shows_every_test_with_what_it_saw() -> None:
     ],
 )
 def test_gate_without_a_verdict_says_why(state: RolloutState, words: str) -> None:
-    assert words in write_rollout(matter(in_state(state)))
+    assert words in page_for(matter(in_state(state)))
 
 
 def test_wave_without_a_node_and_one_with_all_of_them_have_their_rows() -> None:
-    page = write_rollout(matter())
+    page = page_for(matter())
 
-    assert page.count('<div class="bar">') == 3
+    assert page.count('<svg class="bar"') == 3
     assert "1 to come" in page
     assert "2 to come" in page
 
@@ -182,23 +189,23 @@ def test_wave_without_a_node_and_one_with_all_of_them_have_their_rows() -> None:
 def test_only_so_many_nodes_are_listed_and_the_others_counted(count: int, more: str) -> None:
     many = [node(1, f"gpu{number:04d}", stage=NodeStage.INSTALLING) for number in range(count)]
 
-    page = write_rollout(matter(nodes=many))
+    page = page_for(matter(nodes=many))
 
-    assert page.count('<td data-name="Node"') == min(count, MOST_NODES)
+    assert page.count('<td class="name" data-name="Node"') == min(count, MOST_NODES)
     assert (f"{more};" in page) if more else ("more;" not in page)
 
 
 @pytest.mark.parametrize("bare", [replace(matter(), plan=None), replace(matter(), calendar=None)])
 def test_page_without_plan_or_calendar_has_no_picture_and_all_the_rest(bare: RolloutMatter) -> None:
-    page = write_rollout(bare)
+    page = page_for(bare)
 
     assert "data:image/png" not in page
     assert "What you can do" in page
-    assert "data:image/png;base64," in write_rollout(matter())
+    assert "data:image/png;base64," in page_for(matter())
 
 
 def test_answer_that_is_due_is_a_number_to_be_read_first() -> None:
-    page = write_rollout(matter(in_state(RolloutState.ASKING)))
+    page = page_for(matter(in_state(RolloutState.ASKING)))
 
     assert re.search(r'<b class="warn">\d\d \w{3} \d\d:\d\d</b><span>UTC: an answer is due', page)
 
@@ -210,7 +217,7 @@ def test_words_of_others_stay_text_on_the_page_of_a_rollout() -> None:
     verdict = Verdict(kind=VerdictKind.STOP, reason=EVIL, tests=(line,))
     release = replace(RELEASE, about=EVIL)
 
-    page = write_rollout(matter(evil, nodes, verdict=verdict, release=release))
+    page = page_for(matter(evil, nodes, verdict=verdict, release=release))
 
     assert "<script>" not in page
     assert "\u202e" not in page
@@ -227,7 +234,7 @@ def test_words_of_others_stay_text_on_the_page_of_a_rollout() -> None:
     ],
 )
 def test_what_it_asked_is_not_said_to_have_stopped_it(state: RolloutState, words: str) -> None:
-    assert words in write_rollout(matter(replace(in_state(state), stopped_because="too little was seen")))
+    assert words in page_for(matter(replace(in_state(state), stopped_because="too little was seen")))
 
 
 # -- what was done --
@@ -260,7 +267,7 @@ def drawn(nodes: Sequence[RolloutNode], *records: ActionRecord) -> str:
 
 def test_rollout_that_has_touched_nothing_has_no_picture_of_it() -> None:
     assert draw_course(rollout(1), WAITING, (), now=NOW) is None
-    assert "What was done" not in write_rollout(matter())
+    assert "What was done" not in page_for(matter())
 
 
 def test_touched_nodes_are_drawn_by_wave_with_what_was_done_to_each() -> None:
@@ -320,7 +327,7 @@ def test_of_many_rollouts_the_oldest_are_counted() -> None:
     page = listed(*(rollout(number) for number in range(1, MOST_ROLLOUTS + 3)))
 
     assert page.count('href="rollouts/') == MOST_ROLLOUTS
-    assert "2 older ones are left out" in page
+    assert "and 2 more; <code>ops-pipelines rollout history" in page
     assert "ROLL-0002" not in page
 
 
@@ -347,7 +354,7 @@ def test_releases_that_lie_ready_are_told_with_how_to_start_them() -> None:
 def test_release_that_cannot_be_read_is_named_without_what_is_wrong_with_it() -> None:
     page = listed(releases=[LyingRelease(name="broken", release=None)])
 
-    assert "cannot be read; <code>ops-pipelines rollout plan broken</code>" in page
+    assert "cannot be read; </bdi></span><code>ops-pipelines rollout plan broken</code>" in page
     assert "rollout start" not in page
 
 

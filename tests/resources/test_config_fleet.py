@@ -17,7 +17,7 @@ from ops_pipelines.resources.config.cluster_config import AnsibleSettings, Reboo
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.redfish_settings import Authentication, find_weaknesses
 from ops_pipelines.resources.config.strict_yaml import ConfigError
-from ops_pipelines.terminal.roll_call import call_the_roll
+from ops_pipelines.terminal.config_check import call_the_roll
 from ops_pipelines.wiring import assemble
 from tests.resources.install_orders import KEY, NODE, change, order
 

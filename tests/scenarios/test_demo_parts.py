@@ -34,7 +34,7 @@ from ops_pipelines.simulator.scenario import (
     demo_scenario,
 )
 from ops_pipelines.simulator.twin import Twin
-from ops_pipelines.terminal.link_approval import SentForm, show_plan, take_yes
+from ops_pipelines.terminal.approval import SentForm, show_plan, take_yes
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.fake_clock import FakeClock

@@ -1,6 +1,7 @@
 """What people see of advice: metadata in which no job name means anything, settings from policy.yaml, the command."""
 
 import io
+import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,13 +15,13 @@ from ops_pipelines.assets.advice import describe_advice, efficiency_advice
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.efficiency.advice import one_line
 from ops_pipelines.efficiency.kept import AdviceReport
+from ops_pipelines.efficiency.report import advice_document, advice_json, of_team, report_rows
+from ops_pipelines.report.json_form import to_json
+from ops_pipelines.report.terminal import print_document
 from ops_pipelines.resources.config.policy_sections import read_advice_settings
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.teams.settings import AdviceSettings
-from ops_pipelines.terminal.advice_commands import print_advice
-from ops_pipelines.terminal.advice_views import of_team, view_advice
-from ops_pipelines.terminal.json_form import to_json
 from tests.domain.advice_facts import advice
 from tests.flow.advice_stage import WEEK, AdviceStage, Job
 
@@ -34,8 +35,8 @@ REPORT = AdviceReport(
 )
 
 
-def test_a_hostile_job_name_is_no_markdown_and_no_html_in_metadata() -> None:
-    shown = describe_advice(REPORT, (), told_count=0)
+def test_a_hostile_job_name_is_no_markdown_and_no_html_in_metadata(tmp_path: Path) -> None:
+    shown = describe_advice(REPORT, (), told=(), desk=AdviceStage(tmp_path).desk())
 
     table = shown["advice"]
     assert isinstance(table, dg.TableMetadataValue)
@@ -51,7 +52,8 @@ def test_a_hostile_job_name_is_no_markdown_and_no_html_in_metadata() -> None:
 def test_a_hostile_job_name_steers_no_terminal() -> None:
     out = Console(record=True, width=200, file=io.StringIO())
 
-    print_advice(out, REPORT)
+    document = advice_document(report_rows(REPORT), cluster="c", week=WEEK, currency=None, now=WEEK.end)
+    print_document(out, document)
 
     text = out.export_text()
     assert "\x1b" not in text
@@ -61,10 +63,10 @@ def test_a_hostile_job_name_steers_no_terminal() -> None:
 def test_json_holds_the_week_and_one_team_alone() -> None:
     other = replace(REPORT, chosen=(*REPORT.chosen, advice()))
 
-    view = view_advice(of_team(other, "vision"), cluster="c")
+    said = json.loads(to_json(advice_json(of_team(other, "vision"), cluster="c")))
 
-    assert (view.week, [each.team for each in view.advice]) == ("2026-W45", ["vision"])
-    assert '"gain_cents": null' in to_json(view)
+    assert (said["week"], [each["team"] for each in said["advice"]]) == ("2026-W45", ["vision"])
+    assert said["advice"][0]["gain_cents"] is None
 
 
 def test_the_asset_tells_keeps_and_shows(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ def test_a_quarter_is_forecast_planned_shown_and_kept(tmp_path: Path) -> None:
     assert run.checks == {"inputs_complete": True}
     forecast, plan = run.metadata["capacity_forecast"], run.metadata["capacity_plan"]
     assert forecast["as_of"] == "2026-10-01, UTC"
-    assert [each["week"] for each in records(forecast["weeks"])] == [1, 2, 4, 8, 13, 26]
+    weeks = [each["week"] for each in records(forecast["weeks"])]
+    assert (weeks[:4], weeks[-1]) == ([1, 2, 3, 4], 26)
     assert str(forecast["peaks_h100"]).startswith("![")
     assert "Order" in str(plan["headline"])
     assert str(plan["shortage_h100"]).startswith("![")
@@ -95,7 +96,7 @@ def test_no_week_is_told_as_surely_short_nor_as_surely_well() -> None:
     shown = describe_report(replace(report, plan=replace(report.plan, short_weeks=weeks, alternatives=ways)))
 
     assert [each["probability"] for each in records(shown["shortage"])] == ["at most 1 %", "50 %", "at least 99 %"]
-    assert {each["worst_probability"] for each in records(shown["alternatives"])} == {"at least 99 %"}
+    assert {each["worst_week_then"] for each in records(shown["alternatives"])} == {"at least 99 %"}
     assert str(shown["shortage_h100"].value).endswith("Weeks short of h100: 1 % to 99 %, last 99 %")
 
 

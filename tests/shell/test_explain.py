@@ -10,12 +10,12 @@ import pytest
 from ops_pipelines.core.fault import Alternative, AtFault, Component, ComponentKind, Family, FirstAction, Hypothesis
 from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName
 from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.report.json_form import to_json
+from ops_pipelines.report.terminal import console
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
-from ops_pipelines.terminal.diagnosis_views import DiagnosedTimeView, confidence_words, view_diagnosed
 from ops_pipelines.terminal.edge import ExitCode
 from ops_pipelines.terminal.explain import print_diagnosed
-from ops_pipelines.terminal.json_form import to_json
-from ops_pipelines.terminal.tables import console
+from ops_pipelines.terminal.views import DiagnosedTimeView, confidence_words, view_diagnosed
 from tests.shell.desk import HOSTILE, Desk, incident_with, record
 
 SWITCH = Hypothesis(

@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.core.proposal import ProposalEvent
 from ops_pipelines.core.rollout import RolloutState
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
-from ops_pipelines.terminal.ledger_views import view_entry
+from ops_pipelines.terminal.tables import view_entry
 from tests.ports.quota_samples import DAY, kept, move, proposal
 from tests.ports.rollout_samples import begun, change, open_rollout
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.efficiency.placement.document import placement_document
 from ops_pipelines.efficiency.placement.report import PlacementReport, placement_report
 from ops_pipelines.lake.quantities import Refused
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.report.terminal import console, print_document
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.terminal.placement_tables import print_placement
-from ops_pipelines.terminal.placement_views import view_placement
-from ops_pipelines.terminal.tables import console
 from tests.flow.placement_stage import DAY, END, GANG, SMALL, desk_of
 from tests.shell.desk import Desk
 
@@ -70,10 +69,10 @@ def _report() -> PlacementReport:
 
 
 def test_no_text_of_others_reaches_the_terminal_as_control(capsys: pytest.CaptureFixture[str]) -> None:
-    print_placement(console(), view_placement(_report(), cluster="small"))
+    print_document(console(), placement_document(_report(), cluster="small", day=DAY.date()))
 
     shown = capsys.readouterr().out
     assert "\x1b[31m" not in shown
     assert "\x1b[2J" not in shown
-    assert "instead of" in shown
+    assert "2, could be 1" in shown
     assert datetime.strftime(DAY, "%Y-%m-%d") in shown

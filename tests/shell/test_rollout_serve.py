@@ -137,5 +137,5 @@ def test_rollout_that_moved_on_is_judged_anew_at_once(desk: Desk, app: Starlette
 
     page = get(app, "/rollouts/ROLL-0001")
 
-    assert "<strong>another</strong>" in page.body
+    assert "<b><bdi>another</bdi></b>" in page.body
     assert CountingScheduler.count == 1

@@ -13,8 +13,7 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.server import build_app
-from ops_pipelines.terminal.pages_in_making import PageInMaking
-from ops_pipelines.terminal.weekly_pages import WeeklyPages
+from ops_pipelines.terminal.served_pages import PageInMaking, WeeklyPages
 from tests.shell.desk import Desk
 from tests.shell.test_serve_alerts import Answer, Sending, ask
 

@@ -12,9 +12,8 @@ import pytest
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.query import Answer, QueryRefused
 from ops_pipelines.resources.lake.retention import RetentionSettings
-from ops_pipelines.terminal.answer_format import AnswerFormat
-from ops_pipelines.terminal.telemetry_commands import describe, preview_retain, run_query, run_retain
-from ops_pipelines.terminal.telemetry_tables import answer_text, bytes_text
+from ops_pipelines.terminal.edge import AnswerFormat
+from ops_pipelines.terminal.telemetry import answer_text, bytes_text, describe, preview_retain, run_query, run_retain
 from tests.ports.lake_samples import HOUR, TABLE, many
 
 AT = datetime(2026, 11, 21, 7, 0, 15, tzinfo=UTC)

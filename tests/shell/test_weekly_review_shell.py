@@ -12,16 +12,15 @@ import pytest
 from ops_pipelines.assets.partitions import WEEKS
 from ops_pipelines.assets.weekly_review import weekly_review
 from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClass
-from ops_pipelines.pages.review_numbers import shown_ratio
-from ops_pipelines.pages.review_sentences import five_sentences
+from ops_pipelines.pages.review_words import five_sentences, shown_ratio
 from ops_pipelines.pages.weekly_review import write_weekly_review
+from ops_pipelines.report.json_form import to_json
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.page_files import PageFiles
 from ops_pipelines.review.week.weekly_review import WeeklyReview, review_week
-from ops_pipelines.terminal.json_form import to_json
 from ops_pipelines.terminal.review_views import view_review
-from ops_pipelines.terminal.weekly_pages import NoReview, WeeklyPages
+from ops_pipelines.terminal.served_pages import NoReview, WeeklyPages
 from tests.flow.review_stage import WEEK, LakeOfRows, LedgerOfValues, accounted, at, hand_computed, inventory, stage
 from tests.resources.test_config_files import MINIMAL
 from tests.shell.desk import Desk

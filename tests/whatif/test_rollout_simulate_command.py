@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from ops_pipelines.terminal.rollout_simulate import ScenarioName, rollout_simulate
+from ops_pipelines.terminal.rollout_commands import ScenarioName, rollout_simulate
 from ops_pipelines.whatif.lifecycle.peers import PEERS
 from ops_pipelines.whatif.lifecycle.scenario import read_scenarios
 

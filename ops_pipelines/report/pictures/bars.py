@@ -10,11 +10,11 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from enum import IntEnum
 from html import escape
 from itertools import pairwise
 
 from ops_pipelines.core.proposal import GpuType, ProposedQuota, TeamName
+from ops_pipelines.report.document import Shade
 from ops_pipelines.report.markdown import escape_markdown
 from ops_pipelines.report.pictures.canvas import LETTER_HEIGHT, Canvas, Colour, text_width
 from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
@@ -33,21 +33,6 @@ _STRIP_ROWS = 40
 _LARGE_WIDE = 792
 _LARGE_LABEL, _LARGE_NUMBER = 32, 40
 _ROWS_AT_MOST = 60
-
-
-class Shade(IntEnum):
-    """What a part of a bar is drawn in: Okabe and Ito's colours, which colour-blind eyes tell apart."""
-
-    NONE = 0
-    """Paper: it only moves what follows."""
-    GREY = 2
-    PALE = 3
-    BLUE = 4
-    ORANGE = 5
-    GREEN = 6
-    YELLOW = 7
-    PINK = 8
-    SKY = 9
 
 
 _INK = 1

@@ -2,6 +2,9 @@
 
 Letters are drawn here because a PNG has none: five by seven dots, made for names, numbers and times. What a letter is
 not drawn for becomes `?`.
+
+Why not SVG, as everywhere else: Dagster's UI shows in place what is under 890 characters. Measured, in base64: a strip
+of 16 nodes by 60 minutes is 408 characters as PNG, 13,088 as SVG of merged cells; an hour of 2,048 nodes 30 kB, 1.8 MB.
 """
 
 import struct

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from enum import Enum
 from html import escape
 
-from ops_pipelines.report.pictures.bars import BarRow, Shade
+from ops_pipelines.report.document import Shade
+from ops_pipelines.report.pictures.bars import BarRow
 
 # -- drawings of a weekly review --
 

@@ -27,8 +27,9 @@ from ops_pipelines.core.rollout import (
     RolloutPlan,
     Wave,
 )
+from ops_pipelines.report.document import Shade
 from ops_pipelines.report.markdown import escape_markdown
-from ops_pipelines.report.pictures.bars import BarRow, Shade, Sheet, large_rows, small_rows
+from ops_pipelines.report.pictures.bars import BarRow, Sheet, large_rows, small_rows
 from ops_pipelines.report.pictures.canvas import LETTER_HEIGHT, LETTER_WIDTH, Canvas, Colour, text_width
 from ops_pipelines.report.pictures.story import StoryAxis
 

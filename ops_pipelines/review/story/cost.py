@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.core.action import ActionRecord, Verb
-from ops_pipelines.core.identity import JobAttempt, NodeName
+from ops_pipelines.core.identity import JobAttempt, NodeName, listed
 from ops_pipelines.core.incident import Incident, IncidentState, Recovery
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import Moment
-from ops_pipelines.review.story.chain import Chain, MadePlan, names_words
+from ops_pipelines.review.story.chain import Chain, MadePlan
 from ops_pipelines.review.time_saved import RecentRemediation
 
 # -- when an incident began, was noticed, decided, drained, moved, repaired and returned --
@@ -351,18 +351,18 @@ def _not_counted(
     moved = [each for each in victims if each.held_at is not None]
     unknown = [each.job for each in moved if None in (each.lost_by_fault_gpu_hours, each.lost_by_us_gpu_hours)]
     if unknown:
-        yield f"the lost work of job {names_words(sorted(unknown))}: the age of its checkpoint is not known"
+        yield f"the lost work of job {listed(sorted(unknown))}: the age of its checkpoint is not known"
     followed = [each.job for each in moved if each.waiting_gpu_hours is None]
     if followed:
-        yield f"the waiting of job {names_words(sorted(followed))}: nobody saw it start again"
+        yield f"the waiting of job {listed(sorted(followed))}: nobody saw it start again"
     still = [each.job for each in moved if each.waiting_gpu_hours is not None and each.resumed_at is None]
     if still and incident.is_open:
-        yield f"what job {names_words(sorted(still))} will still wait"
+        yield f"what job {listed(sorted(still))} will still wait"
     left = [each.job for each in victims if each.held_at is None]
     if left:
-        yield f"what job {names_words(sorted(left))} lost: it was not moved by us, so nobody measured it"
+        yield f"what job {listed(sorted(left))} lost: it was not moved by us, so nobody measured it"
     if left and out_of_service > 0:
-        yield f"what job {names_words(sorted(left))} still did there after the drain: out of service is an upper bound"
+        yield f"what job {listed(sorted(left))} still did there after the drain: out of service is an upper bound"
     if savings.uncounted_job_count:
         yield f"the savings of {savings.uncounted_job_count} job(s) whose other moments were not computed"
     if moved:

@@ -12,13 +12,15 @@ from statistics import median
 from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.core.fault import FirstAction
 from ops_pipelines.core.finding import REPAIRS, Response
+from ops_pipelines.core.identity import listed
 from ops_pipelines.core.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.core.node_tests import NodeCheck
 from ops_pipelines.core.notes import KeptNote, NoteState
 from ops_pipelines.core.overlap import Certainty, tell, what_to_do
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.remediate.testimony import explain_action
-from ops_pipelines.review.story.chain import Chain, counted, gpu_hours_words, names_words, span_words
+from ops_pipelines.report.numbers import span_words
+from ops_pipelines.review.story.chain import Chain, counted, gpu_hours_words
 from ops_pipelines.review.story.cost import (
     REPAIRS_OF_NODES,
     Cost,
@@ -51,9 +53,7 @@ def headline_of(
     parts.append(_deeds(records, victims))
     twice = sorted({each.later.job for each in incident.overlaps if each.certainty is not Certainty.EXCLUDED})
     if twice:
-        parts.append(
-            f"There were, or may have been, two copies of {names_words([f'job {job}' for job in twice])} at once."
-        )
+        parts.append(f"There were, or may have been, two copies of {listed([f'job {job}' for job in twice])} at once.")
     if incident.state is IncidentState.MERGED:
         parts.append(f"It was {incident.note}." if incident.note else "It was part of another incident.")
     returned = reached.get(MilestoneKind.RETURNED)
@@ -103,8 +103,8 @@ def _where(incident: Incident) -> str:
     names = sorted(incident.nodes)
     if not names:
         jobs = [f"job {each.job}" for each in sorted(incident.victims)]
-        return names_words(jobs) or "The cluster"
-    return names_words([str(each) for each in names])
+        return listed(jobs) or "The cluster"
+    return listed([str(each) for each in names])
 
 
 def _cause(incident: Incident) -> str:
@@ -224,7 +224,7 @@ def _now(incident: Incident, records: Collection[ActionRecord], *, waiting_plan:
     if incident.state is IncidentState.IN_REPAIR:
         yield FollowUp(
             urgency=Urgency.NOW,
-            what=f"mend {names_words(sorted(incident.nodes))}, then say so",
+            what=f"mend {listed(sorted(incident.nodes))}, then say so",
             why=f"no repair of ours helped ({len(incident.tries)} tried); the node waits for hands",
             command=f"ops-pipelines repair report {incident.incident}",
         )
@@ -259,7 +259,7 @@ def _parts(incident: Incident) -> Iterator[FollowUp]:
     asks_for_part = hypothesis is not None and hypothesis.first_action is FirstAction.RMA
     if (incident.response is Response.RETURN_TO_VENDOR or asks_for_part) and len(incident.nodes) == 1:
         culprits = () if hypothesis is None else hypothesis.culprits
-        parts = names_words([str(each) for each in culprits]) or names_words(sorted(incident.nodes))
+        parts = listed([str(each) for each in culprits]) or listed(sorted(incident.nodes))
         yield FollowUp(
             urgency=Urgency.SOON,
             what=f"have the part replaced: {parts}",
@@ -284,7 +284,7 @@ def _offender(incident: Incident, earlier: Collection[Incident]) -> Iterator[Fol
             yield FollowUp(
                 urgency=Urgency.SOON,
                 what=f"{node} is a repeated offender: decide whether it stays in service",
-                why=f"{times}: {names_words([each.incident for each in before[-4:]])}",
+                why=f"{times}: {listed([each.incident for each in before[-4:]])}",
                 command="ops-pipelines ladder",
             )
 
@@ -372,6 +372,6 @@ def _slowness(incident: Incident, chain: Chain, earlier: Collection[Incident]) -
     if unproven:
         yield FollowUp(
             urgency=Urgency.REVIEW,
-            what=f"job {names_words(unproven)} was not seen beyond its checkpoint before the incident closed",
+            what=f"job {listed(unproven)} was not seen beyond its checkpoint before the incident closed",
             why="that it runs proves nothing; its log or its next checkpoint does",
         )
