@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict, counted
-from ops_pipelines.lake.quality.expectations import Kind, Measure
-from ops_pipelines.lake.quality.rules import Severity
+from ops_pipelines.lake.quality.expectations import Kind, Measure, Severity
 from ops_pipelines.lake.schema import TABLES
 
 _STYLE = """
@@ -42,7 +41,7 @@ def render_page(verdict: HourVerdict) -> str:
         f"<h1>{escape(verdict.table)}, {verdict.hour:%Y-%m-%d %H:%M} UTC</h1>"
         f"<p>{escape(TABLES[verdict.table].meaning)}</p>"
         f'<div class="verdict {tone}"><b>{word}</b><p>{told} {judged:,} of {asked:,} expectations could be'
-        f" judged, over {verdict.row_count:,} rows; forms of texts over a sample of {verdict.sample_count:,}.</p></div>"
+        f" judged, over all {verdict.row_count:,} rows.</p></div>"
     )
     failed = _failed_rows([*errors, *warnings])
     body = (

@@ -121,6 +121,7 @@ def read_cluster(path: Path, *, read_from: Path | None = None) -> ClusterConfig:
         alertmanager=alertmanager,
         release=release,
         releases_directory=_absolute(top.releases, here=here),
+        expectations_directory=_absolute(top.expectations, here=here),
         objectives=objectives,
         teams_path=None if top.teams is None else _absolute(top.teams, here=here),
         capacity_path=None if top.capacity is None else _absolute(top.capacity, here=here),

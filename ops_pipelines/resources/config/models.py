@@ -447,6 +447,7 @@ class ClusterModel(StrictModel):
     lake: LakeModel = LakeModel()
     release: ReleaseModel = ReleaseModel()
     releases: Text = "releases"
+    expectations: Text = "expectations"
     fleet: object
     ledger: LedgerModel = LedgerModel()
     notifier: object
