@@ -11,7 +11,7 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
   $$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$name && break; \
   done || echo python3)
 
-.PHONY: demo test lab trial check bench size lock clean
+.PHONY: demo test lab trial check defs bench size lock clean
 
 demo: $(READY)            ## the simulated cluster breaks and heals itself; ONCE=1 runs the fixed drill
 	@$(BIN)/python -m ops_pipelines.drills.demo --port $(PORT) $(if $(ONCE),--once)
@@ -37,6 +37,10 @@ bench: $(READY)           ## each bench in turn, then 10,000 hostile stories; 2 
 
 size: $(READY)            ## how many modules and lines of code there are, by room
 	@$(BIN)/python -m bench.size
+
+defs: $(READY)            ## what Dagster loads, checked and listed: assets, jobs, sensors, schedules
+	@home=$$(mktemp -d) && cp deploy/dagster.yaml "$$home" && export DAGSTER_HOME="$$home" && \
+	  { $(BIN)/dg check defs && $(BIN)/dg list defs; }; status=$$?; rm -rf "$$home"; exit $$status
 
 check: $(READY)
 	@$(BIN)/ruff check .

@@ -95,7 +95,10 @@ def _measure(state: Path, *, minutes: float, console: Console) -> list[Row]:
     )
     twin = Twin.create(state / TWIN_DIRECTORY, scenario, seed=7, clock=clock, past=timedelta(hours=2))
     stack = DagsterStack(
-        state / "dagster", cluster_file=cluster_file, instance_file=project_file("dagster.yaml"), port=free_port()
+        state / "dagster",
+        cluster_file=cluster_file,
+        instance_file=project_file("deploy/dagster.yaml"),
+        port=free_port(),
     )
     try:
         with console.status("starting"):

@@ -130,7 +130,9 @@ def _measure(state: Path, node_count: int, watch: Watching, *, past: timedelta) 
     Twin.create(state / TWIN_DIRECTORY, _quiet(node_count), seed=7, clock=SystemClock(), past=past + timedelta(hours=1))
     pretended_ratio = _fill_lake(cluster_file, past=past)
     home, port = state / "dagster", free_port()
-    stack = DagsterStack(home, cluster_file=cluster_file, instance_file=project_file("dagster.yaml"), port=free_port())
+    stack = DagsterStack(
+        home, cluster_file=cluster_file, instance_file=project_file("deploy/dagster.yaml"), port=free_port()
+    )
     try:
         stack.start(lambda _: None)
         argv = ["ops-pipelines", "serve", "--cluster", str(cluster_file), "--port", str(port)]

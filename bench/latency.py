@@ -111,7 +111,7 @@ def _state(directory: Path) -> Path:
 
 def _defaults(directory: Path) -> Path:
     """Return an instance file that says where things are kept, and nothing of how they are run."""
-    ours = yaml.safe_load(project_file("dagster.postgres.yaml").read_text())
+    ours = yaml.safe_load(project_file("deploy/dagster.postgres.yaml").read_text())
     path = directory / "defaults.yaml"
     storage = {"postgres": ours["storage"]["custom"]["config"]}
     path.write_text(yaml.safe_dump({"storage": storage, **{key: ours[key] for key in ("telemetry", "nux")}}))

@@ -1,12 +1,9 @@
 """The peer of the latency table: the same job, found by an ordinary sensor; whatever is done is done in the run."""
 
-import os
-from pathlib import Path
-
 import dagster as dg
 
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.definitions import CLUSTER_VARIABLE, cluster_resource
+from ops_pipelines.definitions import ClusterPorts
 from ops_pipelines.observe.intake import take_in_conditions, take_in_logs
 from ops_pipelines.remediate.due import due_remediation
 from ops_pipelines.remediation_jobs import HANDED_ON, remediate
@@ -37,7 +34,7 @@ defs = dg.Definitions(
     jobs=[remediate],
     sensors=[ordinary_sensor],
     resources={
-        "cluster": cluster_resource(Path(os.environ[CLUSTER_VARIABLE])),
+        "cluster": ClusterPorts(),
         HANDED_ON: dg.mem_io_manager,
     },
 )

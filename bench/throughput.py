@@ -23,7 +23,7 @@ from ops_pipelines.core.action import Action, OutcomeKind, Verb
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.identity import IncidentId, NodeName, Place, Topology, digest_of
 from ops_pipelines.core.plan import Order, Rules
-from ops_pipelines.core.policy import DrainBudget, MassEvent, Mode, Policy
+from ops_pipelines.core.policy import BlastCaps, DrainBudget, MassEvent, Mode, Policy
 from ops_pipelines.core.sources import LogBatch, LogLine
 from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
@@ -45,6 +45,8 @@ LIFTED = Policy(
     drain_budget=DrainBudget(
         max_out_count=10_000, max_out_per_rack_count=10_000, max_new_per_hour_count=10_000, min_in_service_ratio=0.0
     ),
+    # None of the defined nodes has a slurmd: by Slurm's word all of them are out from the start.
+    blast_caps=BlastCaps(max_out_per_partition_ratio=1.0, max_out_per_leaf_count=10_000),
     mass_event=MassEvent(min_node_count=10_000),
 )
 

@@ -25,7 +25,7 @@ from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, W
 from ops_pipelines.core.plan import JobTiming, Moment
 from ops_pipelines.core.policy import RecoveryLimits
 from ops_pipelines.remediate.timing import choose_moment, is_moment
-from ops_pipelines.resources.catalogue_hazards import read_hazards
+from ops_pipelines.resources.catalogue_files import read_hazards
 
 DOCS = Path(__file__).parent.parent / "docs" / "REMEDIATION.md"
 FIRST_SEED = 2_000

@@ -1,4 +1,10 @@
-"""Jobs, and the schedules that start them: the lake, what looks back, and what a person launches by hand."""
+"""Jobs, and the schedules that start them: the lake, what looks back, and what a person launches by hand.
+
+Hours are asked for by a schedule, and not by automation conditions: a condition asks for an asset once, when its
+partition is first missing, and not again after a source was silent; and it would take the running hour, which is
+materialised before it is over, for one that is there. What is missed by the day, week and month is seen by freshness
+policies (`assets.readers`) and materialised by hand.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, timedelta
@@ -8,14 +14,11 @@ import dagster as dg
 from pydantic import Field
 
 from ops_pipelines.assets.advice import GROUP as ADVICE
-from ops_pipelines.assets.capacity import QUARTERS
-from ops_pipelines.assets.cluster_zone import names_no_teams, zone_of_days
+from ops_pipelines.assets.cluster_zone import names_no_teams
 from ops_pipelines.assets.costs import GROUP as COSTS
-from ops_pipelines.assets.costs import MONTHS
-from ops_pipelines.assets.history import DAYS
 from ops_pipelines.assets.history import GROUP as HISTORY
-from ops_pipelines.assets.hours import FIRST_HOUR, HOURS, POOL, hour_of_key
-from ops_pipelines.assets.weekly_review import WEEKS
+from ops_pipelines.assets.hours import POOL, hour_of_key
+from ops_pipelines.assets.partitions import DAYS, HOURS, MONTHS, QUARTERS, WEEKS, first_hour
 from ops_pipelines.capacity.model import QUARTER_MONTHS, first_day_of, quarter_of
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import ApprovalWay
@@ -24,12 +27,12 @@ from ops_pipelines.core.lake import LakeKeeper
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.launched_by import launched_by
 from ops_pipelines.people import orders
-from ops_pipelines.quota_jobs import QUOTA_JOBS, QUOTA_SCHEDULES
+from ops_pipelines.quota_jobs import QUOTA_JOBS, quota_schedule_in, set_quotas_schedule
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.by_hand import drain_by_hand, return_by_hand
 from ops_pipelines.remediation_jobs import REMEDIATION_JOBS, shift_report_schedule
 from ops_pipelines.rollout_jobs import ROLLOUT_JOBS, ROLLOUT_SCHEDULES
-from ops_pipelines.run_lanes import NO_RETRIES, RunLane, tags_of
+from ops_pipelines.run_lanes import NO_RETRIES, JobKind, RunLane, tags_of
 from ops_pipelines.teams.desk import TeamsDesk
 
 _HOURS_ASKED_AGAIN = 6
@@ -42,7 +45,10 @@ fill_hour = dg.define_asset_job(
     selection=dg.AssetSelection.groups("telemetry", "jobs", "telemetry_meaning")
     | dg.AssetSelection.assets("gpu_demand"),
     executor_def=dg.in_process_executor,
-    description="Hours of the lake: metrics, accounting, logs, inventory, efficiency, coverage, demand, their checks.",
+    tags=JobKind.MAINTAIN.tags,
+    description="Fills hours of the lake: metrics, accounting, logs, inventory, efficiency, coverage, demand.\n\n"
+    "When: each hour by itself; by hand for hours whose source was silent for longer than six hours.\n\n"
+    "Changes: files of the lake; nothing in the cluster.",
 )
 
 
@@ -74,7 +80,10 @@ weigh_history = dg.define_asset_job(
     "weigh_history",
     selection=dg.AssetSelection.groups(HISTORY) - dg.AssetSelection.assets("weekly_review"),
     executor_def=dg.in_process_executor,
-    description="Once a day: lemons, what wears out, and whether a batch, a place or the fleet fails too often.",
+    tags=JobKind.INSPECT.tags,
+    description="Weighs weeks and months: lemons, wear, and whether a batch, a place or the fleet fails too often.\n\n"
+    "When: each night by itself; by hand for a day in the past.\n\n"
+    "Changes: nothing but its own pages.",
 )
 
 
@@ -90,7 +99,10 @@ sum_demand = dg.define_asset_job(
     "sum_demand",
     selection=dg.AssetSelection.assets("gpu_demand_daily", "daily_peaks"),
     executor_def=dg.in_process_executor,
-    description="Once a day: what each team ran, waited for and wanted on the local day that is over; its peaks.",
+    tags=JobKind.MAINTAIN.tags,
+    description="Sums what each team ran, waited for and wanted on a local day, and its peaks.\n\n"
+    "When: each night by itself; by hand for a day whose hours were filled again.\n\n"
+    "Changes: tables of the lake; nothing in the cluster.",
 )
 
 
@@ -106,33 +118,44 @@ charge_teams = dg.define_asset_job(
     "charge_teams",
     selection=dg.AssetSelection.groups(COSTS),
     executor_def=dg.in_process_executor,
-    description="What became of each installed GPU-hour of a month, and what it costs whom; budgets. Stops no job.",
+    tags=JobKind.INSPECT.tags,
+    description="Accounts for each installed GPU-hour of a month: what became of it, what it costs whom; budgets.\n\n"
+    "When: each morning by itself; by hand for a month in the past, or after a change of prices.\n\n"
+    "Changes: statements beside the state; a budget that is spent is told to its owner. No job is stopped.",
 )
 _MONTH_BEFORE_DAYS = 3
 """On so many days of a month the one before is charged again: accounting of its last jobs comes late."""
 
 
-@dg.schedule(
-    job=charge_teams,
-    cron_schedule="40 5 * * *",
-    execution_timezone=zone_of_days(),
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-)
-def charge_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
-    """Each morning in the cluster's zone: the running month, and on the first days the one that is over, too."""
-    at = context.scheduled_execution_time.astimezone(ZoneInfo(charge_schedule.execution_timezone or "UTC"))
-    before = (at.replace(day=1) - timedelta(days=1)).strftime(MONTHS.fmt)
-    if at.day <= _MONTH_BEFORE_DAYS and before >= FIRST_HOUR[: len(before)]:
-        yield dg.RunRequest(run_key=f"{before} on {at:%Y-%m-%d}", partition_key=before)
-    key = at.strftime(MONTHS.fmt)
-    yield dg.RunRequest(run_key=f"{key} on {at:%Y-%m-%d}", partition_key=key)
+def charge_schedule_in(zone: str) -> dg.ScheduleDefinition:
+    """Return when costs are charged, by the days of a zone."""
+
+    @dg.schedule(
+        job=charge_teams,
+        cron_schedule="40 5 * * *",
+        execution_timezone=zone,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+    )
+    def charge_schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
+        """Each morning in the cluster's zone: the running month, and on the first days the one that is over, too."""
+        at = context.scheduled_execution_time.astimezone(ZoneInfo(zone))
+        before = (at.replace(day=1) - timedelta(days=1)).strftime(MONTHS.fmt)
+        if at.day <= _MONTH_BEFORE_DAYS and before >= first_hour()[: len(before)]:
+            yield dg.RunRequest(run_key=f"{before} on {at:%Y-%m-%d}", partition_key=before)
+        key = at.strftime(MONTHS.fmt)
+        yield dg.RunRequest(run_key=f"{key} on {at:%Y-%m-%d}", partition_key=key)
+
+    return charge_schedule
 
 
 compare_policies = dg.define_asset_job(
     "compare_policies",
     selection=dg.AssetSelection.assets("policy_comparison"),
     executor_def=dg.in_process_executor,
-    description="By hand: recorded history through a proposed policy, beside what was done. Changes nothing.",
+    tags=JobKind.INSPECT.tags,
+    description="Runs recorded history through a proposed policy, beside what was done.\n\n"
+    "When: by hand, before policy.yaml is changed.\n\n"
+    "Changes: a page beside the state; nothing in the cluster.",
 )
 
 
@@ -140,7 +163,10 @@ review_week = dg.define_asset_job(
     "review_week",
     selection=dg.AssetSelection.assets("weekly_review"),
     executor_def=dg.in_process_executor,
-    description="Once a week: failures and repairs, effective training time, promises and budgets, what we did.",
+    tags=JobKind.INSPECT.tags,
+    description="Reviews a week: failures and repairs, effective training time, promises and budgets, what we did.\n\n"
+    "When: each Monday by itself; by hand for a week in the past.\n\n"
+    "Changes: a page beside the state; nothing in the cluster.",
 )
 
 
@@ -156,7 +182,10 @@ advise_teams = dg.define_asset_job(
     "advise_teams",
     selection=dg.AssetSelection.groups(ADVICE) - dg.AssetSelection.assets("placement_report"),
     executor_def=dg.in_process_executor,
-    description="Once a week: what teams could do better, told to each once, and whether they did it. Acts on nothing.",
+    tags=JobKind.INSPECT.tags,
+    description="Finds what teams could use better, tells each of them once, and sees whether they did it.\n\n"
+    "When: each Monday by itself; by hand for another week.\n\n"
+    "Changes: messages to teams; nothing in the cluster.",
 )
 
 
@@ -172,52 +201,68 @@ report_placement = dg.define_asset_job(
     "report_placement",
     selection=dg.AssetSelection.assets("placement_report"),
     executor_def=dg.in_process_executor,
-    description="Once a day: where jobs stood, what was in pieces or out of reach, who waited. Changes nothing.",
+    tags=JobKind.INSPECT.tags,
+    description="Reports a day: where jobs stood, what was in pieces or out of reach, who waited.\n\n"
+    "When: each morning by itself; by hand for a day in the past.\n\n"
+    "Changes: nothing but its own table.",
 )
 
 
-@dg.schedule(
-    job=report_placement,
-    cron_schedule="20 5 * * *",
-    execution_timezone=zone_of_days(),
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-)
-def placement_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
-    """Each morning at 05:20 in the cluster's zone: the local day that is over."""
-    at = context.scheduled_execution_time.astimezone(ZoneInfo(placement_schedule.execution_timezone or "UTC"))
-    key = f"{at.date() - timedelta(days=1):%Y-%m-%d}"
-    return dg.RunRequest(run_key=f"placement of {key}", partition_key=key)
+def placement_schedule_in(zone: str) -> dg.ScheduleDefinition:
+    """Return when placement is reported, by the days of a zone."""
+
+    @dg.schedule(
+        job=report_placement,
+        cron_schedule="20 5 * * *",
+        execution_timezone=zone,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+    )
+    def placement_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+        """Each morning at 05:20 in the cluster's zone: the local day that is over."""
+        at = context.scheduled_execution_time.astimezone(ZoneInfo(zone))
+        key = f"{at.date() - timedelta(days=1):%Y-%m-%d}"
+        return dg.RunRequest(run_key=f"placement of {key}", partition_key=key)
+
+    return placement_schedule
 
 
 plan_capacity = dg.define_asset_job(
     "plan_capacity",
     selection=dg.AssetSelection.assets("capacity_forecast", "capacity_plan"),
     executor_def=dg.in_process_executor,
-    description="Once a quarter: peaks ahead against what is usable, what to order by when; kept. Monthly as a check.",
+    tags=JobKind.INSPECT.tags,
+    description="Forecasts the peaks of a quarter against what will be usable, and says what to order by when.\n\n"
+    "When: on the first of each month by itself; by hand for a quarter that has none yet.\n\n"
+    "Changes: the report that is kept; nothing is ordered, and nothing in the cluster changes.",
 )
 
 
-@dg.schedule(
-    job=plan_capacity,
-    cron_schedule="0 6 1 * *",
-    execution_timezone=zone_of_days(),
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-)
-def capacity_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    """At 06:00 in the cluster's zone: a quarter on its first day; on the first of its other months a check of it."""
-    if names_no_teams():
-        return dg.SkipReason("cluster.yaml names no file of teams, so that no demand is counted (docs/CAPACITY.md)")
-    at = context.scheduled_execution_time.astimezone(ZoneInfo(capacity_schedule.execution_timezone or "UTC"))
-    quarter = quarter_of(at.date())
-    key = first_day_of(quarter).strftime(QUARTERS.fmt)
-    if at.month in QUARTER_MONTHS:
-        return dg.RunRequest(run_key=f"capacity of {quarter}", partition_key=key)
-    as_of = f"{at.date():%Y-%m-%d}"
-    return dg.RunRequest(
-        run_key=f"check of {quarter} on {as_of}",
-        partition_key=key,
-        run_config={"ops": {"capacity_forecast": {"config": {"as_of": as_of}}}},
+def capacity_schedule_in(zone: str) -> dg.ScheduleDefinition:
+    """Return when capacity is planned and checked, by the days of a zone."""
+
+    @dg.schedule(
+        job=plan_capacity,
+        cron_schedule="0 6 1 * *",
+        execution_timezone=zone,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
     )
+    def capacity_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        """At 06:00 in the cluster's zone: a quarter on its first day; on the first of its other months its check."""
+        if names_no_teams():
+            return dg.SkipReason("cluster.yaml names no file of teams, so that no demand is counted (docs/CAPACITY.md)")
+        at = context.scheduled_execution_time.astimezone(ZoneInfo(zone))
+        quarter = quarter_of(at.date())
+        key = first_day_of(quarter).strftime(QUARTERS.fmt)
+        if at.month in QUARTER_MONTHS:
+            return dg.RunRequest(run_key=f"capacity of {quarter}", partition_key=key)
+        as_of = f"{at.date():%Y-%m-%d}"
+        return dg.RunRequest(
+            run_key=f"check of {quarter} on {as_of}",
+            partition_key=key,
+            run_config={"ops": {"capacity_forecast": {"config": {"as_of": as_of}}}},
+        )
+
+    return capacity_schedule
 
 
 class PauseConfig(dg.Config):
@@ -305,9 +350,14 @@ def keep_lake_small(context: dg.OpExecutionContext, lake_keeper: dg.ResourcePara
         context.log.warning("rows that came after their day was counted and deleted: %d", kept.late_row_count)
 
 
-@dg.job(executor_def=dg.in_process_executor)
+@dg.job(tags=JobKind.MAINTAIN.tags, executor_def=dg.in_process_executor)
 def keep_lake() -> None:
-    """Aggregate old days of telemetry to 5 minutes and an hour; delete what `lake` in cluster.yaml no longer keeps."""
+    """Aggregates old days of telemetry to 5 minutes and an hour; deletes what `lake` in cluster.yaml does not keep.
+
+    When: each morning by itself; by hand when the disk runs full.
+
+    Changes: files of the lake; what is deleted is gone.
+    """
     keep_lake_small()
 
 
@@ -328,9 +378,14 @@ def warn_of_idle_gpus(context: dg.OpExecutionContext, teams_desk: dg.ResourcePar
     context.log.info("notes on idle GPUs: %d", walk_ladder(teams_desk))
 
 
-@dg.job(executor_def=dg.in_process_executor)
+@dg.job(tags=JobKind.INSPECT.tags, executor_def=dg.in_process_executor)
 def warn_of_idle() -> None:
-    """Warn owners of idle GPUs, by the hours that are filled; off unless policy.yaml turns the ladder on."""
+    """Warns owners of jobs whose GPUs do nothing, by the hours that are filled.
+
+    When: each hour, once `idle_schedule` is started and policy.yaml turns the ladder on.
+
+    Changes: messages to owners, as far up the ladder as policy.yaml has it.
+    """
     warn_of_idle_gpus()
 
 
@@ -343,33 +398,58 @@ idle_schedule = dg.ScheduleDefinition(
 )
 
 
-@dg.job(executor_def=dg.in_process_executor)
+@dg.job(tags=JobKind.ASK.tags, executor_def=dg.in_process_executor)
 def pause_autopilot() -> None:
-    """The kill switch: stop new actions within one sensor turn."""
+    """The kill switch: stops new actions within one sensor turn; what is begun is finished.
+
+    When: by hand, whenever the autopilot must stop.
+
+    Changes: the autopilot, in every mode and over restarts, until `resume_autopilot`.
+    """
     pause_new_actions()
 
 
-@dg.job(executor_def=dg.in_process_executor)
+@dg.job(tags=JobKind.ASK.tags, executor_def=dg.in_process_executor)
 def resume_autopilot() -> None:
-    """Allow new actions again."""
+    """Allows new actions again.
+
+    When: by hand, when the reason of the pause is gone, or to accept a ledger that was set back.
+
+    Changes: the autopilot: it acts again as its mode allows.
+    """
     allow_new_actions()
 
 
-@dg.job(executor_def=dg.in_process_executor)
+@dg.job(tags=JobKind.ASK.tags, executor_def=dg.in_process_executor)
 def approve_plan() -> None:
-    """Say yes to exactly one plan."""
+    """Approves exactly one plan.
+
+    When: by hand, for a plan that is pending approval.
+
+    Changes: the approval of that plan, for the minutes that the form says; the autopilot then carries it out.
+    """
     approve_one_plan()
 
 
-@dg.job(executor_def=dg.in_process_executor, tags={**tags_of(RunLane.PERSON), **NO_RETRIES})
+@dg.job(executor_def=dg.in_process_executor, tags={**JobKind.ACT.tags, **tags_of(RunLane.PERSON), **NO_RETRIES})
 def drain_node() -> None:
-    """Drain one node by hand, within the guardrails."""
+    """Drains one node within the guardrails; an incident owns the drain until the node is returned.
+
+    When: by hand, instead of `scontrol`, so that the autopilot knows whose drain it is.
+
+    Changes: the node: no new job starts there, running jobs go on.
+    """
     drain_one_node()
 
 
-@dg.job(executor_def=dg.in_process_executor, tags={**tags_of(RunLane.PERSON), **NO_RETRIES})
+@dg.job(executor_def=dg.in_process_executor, tags={**JobKind.ACT.tags, **tags_of(RunLane.PERSON), **NO_RETRIES})
 def return_node() -> None:
-    """Return one of our drained nodes by hand."""
+    """Returns one of our drained nodes to service, and closes the incident that owned it.
+
+    When: by hand, when a person has repaired the node.
+
+    Changes: the node: jobs start there again.
+    """
     return_one_node()
 
 
@@ -394,14 +474,14 @@ JOBS = (
     *QUOTA_JOBS,
     *ROLLOUT_JOBS,
 )
-SCHEDULES = (
-    *(shift_report_schedule, hour_schedule, history_schedule, weekly_review_schedule, keep_lake_schedule),
-    demand_schedule,
-    charge_schedule,
-    advice_schedule,
-    idle_schedule,
-    placement_schedule,
-    capacity_schedule,
-    *QUOTA_SCHEDULES,
-    *ROLLOUT_SCHEDULES,
-)
+
+
+def schedules_in(zone: str) -> tuple[dg.ScheduleDefinition, ...]:
+    """Return every schedule; those of local days go by `zone`."""
+    return (
+        *(shift_report_schedule, hour_schedule, history_schedule, weekly_review_schedule, keep_lake_schedule),
+        *(demand_schedule, advice_schedule, idle_schedule),
+        *(charge_schedule_in(zone), placement_schedule_in(zone), capacity_schedule_in(zone)),
+        *(quota_schedule_in(zone), set_quotas_schedule),
+        *ROLLOUT_SCHEDULES,
+    )

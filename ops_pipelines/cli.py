@@ -128,7 +128,7 @@ def check_config(
     from ops_pipelines.resources.config.policy_file import find_cautions
     from ops_pipelines.resources.config.redfish_settings import find_weaknesses
     from ops_pipelines.resources.config.suite_files import read_suite_files
-    from ops_pipelines.resources.link_seal import read_link_key
+    from ops_pipelines.resources.web_access import read_link_key
     from ops_pipelines.terminal.capacity_check import find_capacity_cautions, read_stated
     from ops_pipelines.terminal.roll_call import call_the_roll, find_fleet_gaps, summarise
     from ops_pipelines.terminal.tables import console, print_fields, print_lines

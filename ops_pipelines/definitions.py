@@ -1,13 +1,15 @@
 """The composition root that Dagster loads: assets, checks, sensors, jobs and schedules on one cluster's ports.
 
 The cluster is named by the environment variable OPS_PIPELINES_CLUSTER (a path to cluster.yaml), else by
-cluster.yaml in the working directory. Nothing is opened before the first run or sensor turn needs it.
+cluster.yaml in the working directory. Importing this reads neither; nothing is opened before the first run or sensor
+turn needs it.
 """
 
-import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
+from typing import cast
 
 import dagster as dg
 
@@ -36,9 +38,12 @@ from ops_pipelines.assets import (
     verify,
     weekly_review,
 )
+from ops_pipelines.assets.cluster_zone import cluster_file, zone_of_days
 from ops_pipelines.assets.hours import LAKE_IO
+from ops_pipelines.assets.partitions import began_at, first_hour
 from ops_pipelines.assets.pictures import describe_hours
-from ops_pipelines.automation import JOBS, SCHEDULES
+from ops_pipelines.assets.readers import for_readers
+from ops_pipelines.automation import JOBS, schedules_in
 from ops_pipelines.checks.data_quality import build_quality_checks, write_beside
 from ops_pipelines.checks.declared_teams import teams_are_declared
 from ops_pipelines.checks.plan_safety import plan_safety
@@ -60,8 +65,6 @@ from ops_pipelines.sensors.returning import drained_node_sensor
 from ops_pipelines.sensors.rollouts import rollout_sensor
 from ops_pipelines.teams.desk import TeamsDesk
 
-CLUSTER_VARIABLE = "OPS_PIPELINES_CLUSTER"
-DEFAULT_CLUSTER_FILE = "cluster.yaml"
 LAKE_ASSETS = (
     *TELEMETRY_TABLES,
     *("job_accounting", "job_allocations", "job_steps", "job_logs", "kernel_events"),
@@ -70,133 +73,132 @@ LAKE_ASSETS = (
 """The assets that are hours of the lake; each is the table of its name."""
 
 
-def cluster_resource(cluster_file: Path) -> dg.ResourceDefinition:
-    """Return the ports of one cluster as a resource, opened once a process; each tick and run is given rules anew."""
+class ClusterPorts(dg.ConfigurableResource[Cluster]):
+    """Scheduler, fleet, telemetry, logs, ledger and notifier, opened once a process; each tick and run is given rules
+    anew.
+    """
 
-    def open_when_needed(context: dg.InitResourceContext) -> Cluster:
+    def create_resource(self, context: dg.InitResourceContext) -> Cluster:
+        """Open the cluster, and compare its ledger with the one that this instance knows."""
         from ops_pipelines.wiring import open_cluster
 
-        cluster = open_cluster(cluster_file.resolve())
+        cluster = open_cluster(cluster_file().resolve())
         if context.instance is not None:
             keep_seen_beside(cluster, context.instance)
         return cluster
 
-    return dg.ResourceDefinition(
-        open_when_needed, description=f"Scheduler, fleet, telemetry, logs, ledger and notifier of {cluster_file.name}."
-    )
 
+class ObservatoryPorts(dg.ConfigurableResource[Observatory]):
+    """Metrics, accounting, logs and the lake, opened once a process."""
 
-def observatory_resource(cluster_file: Path) -> dg.ResourceDefinition:
-    """Return the sources of one cluster's lake as a resource, opened once a process, when first needed."""
-
-    def open_when_needed(_: dg.InitResourceContext) -> Observatory:
+    def create_resource(self, context: dg.InitResourceContext) -> Observatory:
+        """Open the sources of the lake."""
         from ops_pipelines.wiring import open_observatory
 
-        return open_observatory(cluster_file.resolve())
-
-    return dg.ResourceDefinition(
-        open_when_needed, description=f"Metrics, accounting, logs and the lake of {cluster_file.name}."
-    )
+        return open_observatory(cluster_file().resolve())
 
 
-def lake_keeper_resource(cluster_file: Path) -> dg.ResourceDefinition:
-    """Return who keeps the lake small."""
+class LakeKeeping(dg.ConfigurableResource[LakeKeeper]):
+    """Aggregates and deletes hours of the lake as cluster.yaml says."""
 
-    def open_when_needed(_: dg.InitResourceContext) -> LakeKeeper:
+    def create_resource(self, context: dg.InitResourceContext) -> LakeKeeper:
+        """Open who keeps the lake small."""
         from ops_pipelines.wiring import open_lake_keeper
 
-        return open_lake_keeper(cluster_file.resolve())
-
-    return dg.ResourceDefinition(open_when_needed, description="Aggregates and deletes as cluster.yaml says.")
+        return open_lake_keeper(cluster_file().resolve())
 
 
-def lake_io_resource(cluster_file: Path) -> dg.IOManagerDefinition:
-    """Return how assets are stored: whole hours of the lake."""
+class LakeStorage(dg.ConfigurableIOManagerFactory[dg.IOManager]):
+    """The lake: one Parquet file an hour and table."""
 
-    def open_when_needed(_: dg.InitResourceContext) -> dg.IOManager:
+    def create_io_manager(self, context: dg.InitResourceContext) -> dg.IOManager:
+        """Open how assets are stored: whole hours of the lake."""
         from ops_pipelines.clock import SystemClock
         from ops_pipelines.resources.lake.io_manager import LakeIOManager
         from ops_pipelines.wiring import config_in_force, open_lake
 
-        lake = open_lake(config_in_force(cluster_file.resolve()))
+        lake = open_lake(config_in_force(cluster_file().resolve()))
         return LakeIOManager(lake, clock=SystemClock(), describe=describe_hours)
 
-    return dg.IOManagerDefinition(open_when_needed, description="The lake: one Parquet file an hour and table.")
 
+class PolicyDeskPorts(dg.ConfigurableResource[PolicyDesk]):
+    """History to replay, and proposed policies to read."""
 
-def policy_desk_resource(cluster_file: Path) -> dg.ResourceDefinition:
-    """Return where proposed policies are compared with history."""
-
-    def open_when_needed(_: dg.InitResourceContext) -> PolicyDesk:
+    def create_resource(self, context: dg.InitResourceContext) -> PolicyDesk:
+        """Open where proposed policies are compared with history."""
         from ops_pipelines.wiring import open_policy_desk
 
-        return open_policy_desk(cluster_file.resolve())
-
-    return dg.ResourceDefinition(open_when_needed, description="History to replay, and proposed policies to read.")
+        return open_policy_desk(cluster_file().resolve())
 
 
-def teams_desk_resource(cluster_file: Path) -> dg.ResourceDefinition:
-    """Return what is known of the teams of one cluster as a resource, opened once a process, when first needed."""
+class TeamsDeskPorts(dg.ConfigurableResource[TeamsDesk]):
+    """Agreements, limits, prices and what is installed."""
 
-    def open_when_needed(_: dg.InitResourceContext) -> TeamsDesk:
+    def create_resource(self, context: dg.InitResourceContext) -> TeamsDesk:
+        """Open what is known of teams; another one once a file of theirs has changed."""
         from ops_pipelines.wiring import open_teams_desk
 
-        return open_teams_desk(cluster_file.resolve())
-
-    return dg.ResourceDefinition(
-        open_when_needed, description=f"Agreements, limits, prices and what is installed of {cluster_file.name}."
-    )
+        return open_teams_desk(cluster_file().resolve())
 
 
-def live_cycle_resource(cluster_file: Path) -> dg.ResourceDefinition:
-    """Return the live cycle's process, one a code server."""
+class LiveCycleProcess(dg.ConfigurableResource[LiveCycle]):
+    """The process that fills the lake each cycle, one a code server."""
 
-    @cache
-    def hold() -> LiveCycle:
-        from ops_pipelines.resources.live_process import LiveProcess
-
-        return LiveProcess(cluster_file.resolve())
-
-    return dg.ResourceDefinition(lambda _: hold(), description="The process that fills the lake each cycle.")
+    def create_resource(self, context: dg.InitResourceContext) -> LiveCycle:
+        """Return the process of this code server; it is started when it is first asked for something."""
+        return _live_process(cluster_file().resolve())
 
 
-def resources_of(cluster_file: Path) -> dict[str, object]:
-    """Return every resource, bound to the cluster that `cluster_file` describes."""
-    return {
-        "cluster": cluster_resource(cluster_file),
-        "observatory": observatory_resource(cluster_file),
-        "lake_keeper": lake_keeper_resource(cluster_file),
-        LAKE_IO: lake_io_resource(cluster_file),
-        "policy_desk": policy_desk_resource(cluster_file),
-        "teams_desk": teams_desk_resource(cluster_file),
-        "live_cycle": live_cycle_resource(cluster_file),
+@cache
+def _live_process(named: Path) -> LiveCycle:
+    from ops_pipelines.resources.live_process import LiveProcess
+
+    return LiveProcess(named)
+
+
+RESOURCES: Mapping[str, object] = MappingProxyType(
+    {
+        "cluster": ClusterPorts(),
+        "observatory": ObservatoryPorts(),
+        "lake_keeper": LakeKeeping(),
+        LAKE_IO: LakeStorage(),
+        "policy_desk": PolicyDeskPorts(),
+        "teams_desk": TeamsDeskPorts(),
+        "live_cycle": LiveCycleProcess(),
     }
+)
+"""Every resource, on the cluster that the process's environment names when it is first used.
+
+None has a setting: what a resource can be told, a form in the web interface can override, and nobody who may launch a
+job may thereby point it at another cluster.yaml, whose commands would be run."""
 
 
 def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
-    """Return the definitions on the given resources; tests bring a cluster of their own."""
+    """Return the definitions on the given resources; tests bring a cluster of their own.
+
+    Reads of the environment what Dagster has to know beforehand: the zone in which days begin, and the first hour.
+    """
+    partitions = began_at(first_hour())
+
+    def as_here(spec: dg.AssetSpec) -> dg.AssetSpec:
+        partitions_def = partitions.get(spec.partitions_def, spec.partitions_def)
+        return for_readers(spec).replace_attributes(partitions_def=partitions_def)
+
+    declared = (
+        *dg.load_assets_from_modules(
+            [
+                *(remediation_page, incident_reports, report),
+                *(telemetry, jobs, meaning, history, interruptions, weekly_review, policy_comparison, rollouts),
+                *(fleet_versions, advice, capacity, costs, daily_peaks, demand, quotas, placement),
+            ],
+        ),
+        # What acts, and what leads to it, is done by a job, and reported: nobody materialises it.
+        *(observe.validated_observations, understand.health_findings, understand.incidents),
+        *(act.remediation_plan, act.action_log, verify.verifications),
+        *(rollouts.rollout_pass, quotas.applied_quotas),
+    )
     return dg.Definitions(
-        assets=[
-            *dg.load_assets_from_modules(
-                [
-                    *(remediation_page, incident_reports, report),
-                    *(telemetry, jobs, meaning, history, interruptions, weekly_review, policy_comparison, rollouts),
-                    fleet_versions,
-                    advice,
-                    capacity,
-                    costs,
-                    daily_peaks,
-                    demand,
-                    quotas,
-                    placement,
-                ],
-            ),
-            # What acts, and what leads to it, is done by a job, and reported: nobody materialises it.
-            *(observe.validated_observations, understand.health_findings, understand.incidents),
-            *(act.remediation_plan, act.action_log, verify.verifications),
-            rollouts.rollout_pass,
-            quotas.applied_quotas,
-        ],
+        assets=dg.map_asset_specs(as_here, cast("tuple[dg.AssetsDefinition | dg.AssetSpec, ...]", declared)),
         asset_checks=[
             plan_safety,
             quota_proofs,
@@ -204,7 +206,7 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
             *build_quality_checks(assets={name: (name,) for name in LAKE_ASSETS}, write_page=write_beside),
         ],
         jobs=JOBS,
-        schedules=SCHEDULES,
+        schedules=schedules_in(zone_of_days()),
         sensors=[
             *(fault_sensor, remediation_sensor, drained_node_sensor, live_cycle_sensor),
             *(alert_sensor, message_sensor, rollout_sensor, records_sensor),
@@ -215,4 +217,7 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
     )
 
 
-defs = build_defs(resources_of(Path(os.environ.get(CLUSTER_VARIABLE, DEFAULT_CLUSTER_FILE))))
+@dg.definitions
+def defs() -> dg.Definitions:
+    """Return what Dagster loads, on the cluster that the environment names."""
+    return build_defs(RESOURCES)

@@ -6,11 +6,11 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 
 from ops_pipelines.assets.cluster_zone import names_no_teams, zone_of_days
-from ops_pipelines.assets.history import DAYS
+from ops_pipelines.assets.partitions import DAYS
 from ops_pipelines.assets.quotas import PROPOSING_JOB, shown_of_done
 from ops_pipelines.assets.run_lease import LEASE_TAG, lease_of_run
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.run_lanes import NO_RETRIES
+from ops_pipelines.run_lanes import NO_RETRIES, JobKind
 from ops_pipelines.teams.desk import TeamsDesk
 
 ASKED_TAG = "ops_pipelines/quotas"
@@ -20,24 +20,31 @@ _NO_TEAMS = "cluster.yaml names no file of teams, so that no quota is proposed (
 rebalance_quotas = dg.define_asset_job(
     PROPOSING_JOB,
     selection=dg.AssetSelection.assets("gpu_quotas"),
-    tags=NO_RETRIES,
+    tags={**JobKind.INSPECT.tags, **NO_RETRIES},
     executor_def=dg.in_process_executor,
-    description="Once a day: what quotas should be, and their proofs. Sets nothing.",
+    description="Proposes what quotas should be from this morning on, and proves it.\n\n"
+    "When: each morning by itself; by hand for a new proposal.\n\n"
+    "Changes: a proposal in the ledger; no limit is set.",
 )
 
 
-@dg.schedule(
-    job=rebalance_quotas,
-    cron_schedule="0 5 * * *",
-    execution_timezone=zone_of_days(),
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-)
-def quota_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    """Each morning at 05:00 in the cluster's zone: the local day that begins; nothing where nobody named teams."""
-    if names_no_teams():
-        return dg.SkipReason(_NO_TEAMS)
-    key = context.scheduled_execution_time.strftime(DAYS.fmt)
-    return dg.RunRequest(run_key=f"quotas of {key}", partition_key=key)
+def quota_schedule_in(zone: str) -> dg.ScheduleDefinition:
+    """Return when quotas are proposed, by the days of a zone."""
+
+    @dg.schedule(
+        job=rebalance_quotas,
+        cron_schedule="0 5 * * *",
+        execution_timezone=zone,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+    )
+    def quota_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        """Each morning at 05:00 in the cluster's zone: the local day that begins; nothing where nobody named teams."""
+        if names_no_teams():
+            return dg.SkipReason(_NO_TEAMS)
+        key = context.scheduled_execution_time.strftime(DAYS.fmt)
+        return dg.RunRequest(run_key=f"quotas of {key}", partition_key=key)
+
+    return quota_schedule
 
 
 @dg.op(name="applied_quotas", out=dg.Out(dg.Nothing))
@@ -54,11 +61,14 @@ def carry_out_quotas(
     yield dg.Output(None)
 
 
-@dg.job(tags=NO_RETRIES, executor_def=dg.in_process_executor)
+@dg.job(tags={**JobKind.ACT.tags, **NO_RETRIES}, executor_def=dg.in_process_executor)
 def set_quotas() -> None:
-    """Today's proposal, by the policy's consent: shown, waiting for a yes, or its limits set and read back.
+    """Does with today's proposal what the policy consents to: shows it, waits for approval, or sets its limits
+    and reads them back. It has no partitions, so that no back-fill can act.
 
-    It has no partitions, so that no back-fill can act.
+    When: within five minutes of a proposal or an approval, by itself.
+
+    Changes: the limits of teams in the scheduler; running jobs go on.
     """
     carry_out_quotas()
 
@@ -89,4 +99,3 @@ def set_quotas_schedule(
 
 
 QUOTA_JOBS = (rebalance_quotas, set_quotas)
-QUOTA_SCHEDULES = (quota_schedule, set_quotas_schedule)

@@ -29,7 +29,7 @@ from ops_pipelines.remediate.plans.gate import prove_and_record, unproved_in_for
 from ops_pipelines.remediate.snapshot import Found, Recorded, find_in, keep, record_findings, take_snapshot
 from ops_pipelines.remediate.testimony import explain_action
 from ops_pipelines.remediate.timeliness import note_run_start
-from ops_pipelines.run_lanes import ACTING_TAGS, NO_RETRIES, VERIFYING_TAGS
+from ops_pipelines.run_lanes import ACTING_TAGS, NO_RETRIES, VERIFYING_TAGS, JobKind
 from ops_pipelines.run_share import Turns, is_left_to_another
 
 HANDED_ON = "handed_on"
@@ -206,18 +206,28 @@ _SHOWN_AFTERWARDS = (
 )
 
 
-@dg.job(tags={**ACTING_TAGS, **NO_RETRIES}, executor_def=dg.in_process_executor)
+@dg.job(tags={**JobKind.ACT.tags, **ACTING_TAGS, **NO_RETRIES}, executor_def=dg.in_process_executor)
 def remediate() -> None:
-    """The loop: observe, understand, plan, act, verify, report. Covers every open incident that no run beside has."""
+    """The loop: observes, understands, plans, acts, verifies, reports, for every open incident that no other run has.
+
+    When: by itself, as `remediation_sensor` finds evidence or something due.
+
+    Changes: nodes and jobs, as far as the mode, approvals and guardrails allow.
+    """
     recorded = correlation(health_findings(validated_observations()))
     kept = incidents(recorded, after=verifications(after=action_log(remediation_plan(recorded))))
     for show in _SHOWN_AFTERWARDS:
         show(after=kept)
 
 
-@dg.job(tags={**VERIFYING_TAGS, **NO_RETRIES}, executor_def=dg.in_process_executor)
+@dg.job(tags={**JobKind.ACT.tags, **VERIFYING_TAGS, **NO_RETRIES}, executor_def=dg.in_process_executor)
 def verify_nodes() -> None:
-    """Verify repaired nodes on fresh state and return those that are proven well."""
+    """Verifies repaired nodes on fresh state, and returns those that are proven well.
+
+    When: by itself, as `drained_node_sensor` finds a node due.
+
+    Changes: repaired nodes: they take jobs again.
+    """
     verified = verifications()
     for show in _SHOWN_AFTERWARDS:
         show(after=verified)
@@ -227,7 +237,10 @@ report_shift = dg.define_asset_job(
     "report_shift",
     selection=dg.AssetSelection.assets("shift_report"),
     executor_def=dg.in_process_executor,
-    description="Write the shift report.",
+    tags=JobKind.INSPECT.tags,
+    description="Writes the shift report.\n\n"
+    "When: at the end of each 8-hour shift by itself; by hand for a hand-over at another time.\n\n"
+    "Changes: nothing but the report.",
 )
 shift_report_schedule = dg.ScheduleDefinition(
     name="shift_report_schedule",

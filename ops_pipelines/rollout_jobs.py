@@ -12,7 +12,7 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.identity import RolloutId, parse_node_name
 from ops_pipelines.launched_by import launched_by
 from ops_pipelines.remediate.by_hand import ByHandRefused
-from ops_pipelines.run_lanes import ROLLOUT_TAGS
+from ops_pipelines.run_lanes import ROLLOUT_TAGS, JobKind
 
 
 @dg.op(name="rollout_pass", out=dg.Out(dg.Nothing))
@@ -40,9 +40,15 @@ def show_rollouts(cluster: dg.ResourceParam[Cluster]) -> Iterator[dg.AssetMateri
     yield dg.Output(None)
 
 
-@dg.job(tags=ROLLOUT_TAGS, executor_def=dg.in_process_executor)
+@dg.job(tags={**JobKind.ACT.tags, **ROLLOUT_TAGS}, executor_def=dg.in_process_executor)
 def advance_rollouts() -> None:
-    """One pass over the rollouts: nodes that can go on do, the gate judges, who is due begins."""
+    """One pass over the rollouts: nodes that can go on do, the gate judges, who is due begins.
+
+    When: by itself, every five minutes while a rollout is under way, and when something of it is due.
+
+    Changes: versions of nodes of a rollout that a person started, within its budgets; back again where the gate
+    says so.
+    """
     show_rollouts(after=pass_over_rollouts())
 
 
@@ -50,13 +56,19 @@ plan_rollout = dg.define_asset_job(
     "plan_rollout",
     selection=dg.AssetSelection.assets("rollout_plan"),
     executor_def=dg.in_process_executor,
-    description="What a release would do if it began now, as tables and as a picture. Changes nothing.",
+    tags=JobKind.INSPECT.tags,
+    description="Shows what a release would do if it began now: waves, times, teams, as tables and as a picture.\n\n"
+    "When: by hand, before `start_rollout`.\n\n"
+    "Changes: nothing.",
 )
 look_at_versions = dg.define_asset_job(
     "look_at_versions",
     selection=dg.AssetSelection.assets("fleet_versions"),
     executor_def=dg.in_process_executor,
-    description="Which version of what every node runs, and where that is not what it should be. Changes nothing.",
+    tags=JobKind.INSPECT.tags,
+    description="Shows which version of what every node runs, and where that is not what it should be.\n\n"
+    "When: each hour by itself; by hand after work on nodes.\n\n"
+    "Changes: nothing.",
 )
 version_schedule = dg.ScheduleDefinition(
     name="version_schedule",
@@ -137,15 +149,25 @@ def steer_one_rollout(
     context.log.info("rollout=%s order=%s by=%s", name, config.order, actor)
 
 
-@dg.job(executor_def=dg.in_process_executor)
+@dg.job(tags=JobKind.ASK.tags, executor_def=dg.in_process_executor)
 def start_rollout() -> None:
-    """Open a rollout of one release."""
+    """Opens a rollout of one release; the autopilot carries it out from then on.
+
+    When: by hand, after `plan_rollout`.
+
+    Changes: the rollouts under way; nodes follow in waves, as the mode allows.
+    """
     start_one_rollout()
 
 
-@dg.job(executor_def=dg.in_process_executor)
+@dg.job(tags=JobKind.ASK.tags, executor_def=dg.in_process_executor)
 def steer_rollout() -> None:
-    """Approve, pause, resume, abort or send back a rollout, or leave one node out."""
+    """Approves, pauses, resumes, aborts or rolls back a rollout, or leaves one node out.
+
+    When: by hand, while it is under way.
+
+    Changes: that rollout; what a node has begun is finished or rolled back.
+    """
     steer_one_rollout()
 
 

@@ -1,4 +1,5 @@
 """Which run waits for which: every run is in exactly one lane, each lane has a limit of its own, and there is no total.
+Beside it what each job is for, as people look for it in the web interface; that says nothing about waiting.
 
 What fences nodes and moves jobs has a lane to itself, so that no number of other runs can keep it queued: neither the
 lake's, nor back-fills, nor what people launch. The lane is read from the job, never from a form. dagster.yaml names the
@@ -17,6 +18,7 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.login_tag import LOGIN_SCOPE, LOGIN_TAG, login_key, seal_login
 
 LANE_TAG = "lane"
+KIND_TAG = "ops_pipelines/kind"
 PRIORITY_TAG = "dagster/priority"
 
 
@@ -60,6 +62,24 @@ def lane_of(job_name: str) -> RunLane:
 def tags_of(lane: RunLane) -> dict[str, str]:
     """Return the tags of runs in a lane, by which they are found."""
     return {LANE_TAG: lane.value}
+
+
+class JobKind(Enum):
+    """What a job is for; its runs carry it in the tag `ops_pipelines/kind`, by which the web interface finds them."""
+
+    ACT = "act"
+    """Changes the cluster: nodes, jobs, versions or limits."""
+    ASK = "ask"
+    """A person's order to the autopilot: changes what it may do, and nothing in the cluster by itself."""
+    INSPECT = "inspect"
+    """Looks, computes and reports: no node, job or limit is touched."""
+    MAINTAIN = "maintain"
+    """Keeps our own data: fills the lake, sums it, keeps it small."""
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Return the tags of the jobs of this kind."""
+        return {KIND_TAG: self.value}
 
 
 # Dagster's run retries stay off for jobs that act: a retry is the sensor's decision, under a raised launch number.

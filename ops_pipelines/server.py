@@ -1,7 +1,8 @@
 """The web process: health for machines, pages for people, alerts from Alertmanager. An edge: routes, and no decision.
 
 A process of its own that answers from the ledger, so that a dead daemon shows as an old heartbeat and not as silence.
-Every page asks for nothing but what it shows; what a page says is `pages`, who may hand alerts in `resources.webhook`.
+Every page asks for nothing but what it shows; what a page says is `pages`, who may hand alerts in
+`resources.web_access`.
 Loopback by default; in production the site's proxy stands before it, with TLS and whoever may read.
 
 All routes stand here, with who may come, how many at once and what a failure answers: what is reachable from outside is
@@ -50,8 +51,8 @@ from ops_pipelines.people.orders import ForgedLink, LinkRefused
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.remediate.plans.configuration import read_vital_signs, vital_signs
 from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
-from ops_pipelines.resources.http_limits import Places, RequestRefused, read_body
-from ops_pipelines.resources.webhook import Admission, WebhookGate
+from ops_pipelines.resources.http_process import Places, RequestRefused, read_body
+from ops_pipelines.resources.web_access import Admission, WebhookGate
 from ops_pipelines.terminal.json_form import to_json
 from ops_pipelines.terminal.link_approval import LONGEST_FORM_BYTES, FormRefused, SentForm, show_plan, take_yes
 from ops_pipelines.terminal.pages_in_making import PageInMaking
@@ -283,7 +284,7 @@ def _teams(site: Site, pages: TeamPages) -> list[BaseRoute]:
 
 def _write_policy_comparison(site: Site, request: Request) -> str:
     """Return the newest comparison that was published."""
-    from ops_pipelines.resources.comparison_pages import ComparisonPages
+    from ops_pipelines.resources.page_files import ComparisonPages
     from ops_pipelines.wiring import config_in_force
 
     newest = None

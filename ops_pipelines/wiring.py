@@ -26,7 +26,6 @@ from ops_pipelines.core.sources import Accounting, Declared, Logs, MetricSource,
 from ops_pipelines.remediate.guardrails.fencing_room import within_means
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY, BundleFiles
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.resources.comparison_pages import ComparisonPages, read_proposed_policy
 from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,
     ClusterConfig,
@@ -51,22 +50,23 @@ from ops_pipelines.resources.config.kept_files import Stamp, content_of, stamps_
 from ops_pipelines.resources.config.kept_teams import LAST_GOOD_FILE, read_kept_plans, read_kept_teams, stated_stamps
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.resources.config.state_place import remember_state_directory
-from ops_pipelines.resources.job_facts_file import JobFactsFile
-from ops_pipelines.resources.lake.past_work import LakePastWork
-from ops_pipelines.resources.lake.window import LakeWindow
+from ops_pipelines.resources.lake.past_work import LakePastWork, LakeWindow
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
-from ops_pipelines.resources.ledger.seen import SeenFile
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
-from ops_pipelines.resources.link_seal import KeyFileSeal
-from ops_pipelines.resources.page_files import REPORT_DIRECTORY, PageFiles
-from ops_pipelines.resources.pause_file import PauseFile
-from ops_pipelines.resources.rollout_files import ReleaseDirectory
-from ops_pipelines.resources.statement_files import (
+from ops_pipelines.resources.ledger.watch import SeenFile
+from ops_pipelines.resources.page_files import (
     CAPACITY_DIRECTORY,
     CHARGEBACK_DIRECTORY,
+    REPORT_DIRECTORY,
+    ComparisonPages,
+    PageFiles,
     PlanDirectory,
     StatementDirectory,
+    read_proposed_policy,
 )
+from ops_pipelines.resources.release_files import ReleaseDirectory
+from ops_pipelines.resources.state_files import JobFactsFile, PauseFile
+from ops_pipelines.resources.web_access import KeyFileSeal
 from ops_pipelines.resources.whole_file import keep_private
 from ops_pipelines.review.replay.replay import PolicyDesk
 from ops_pipelines.review.replay.result import History
@@ -343,7 +343,7 @@ def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
 def _comment_reader(clock: Clock) -> ReadComment:
     """Return what reads the comments that accounting keeps, as the scheduler's adapter reads those of running jobs."""
     from ops_pipelines.core.observation import Checkpointing
-    from ops_pipelines.resources.slurm.job_comment import read_job_comment
+    from ops_pipelines.resources.slurm.jobs import read_job_comment
 
     def read(comment: str) -> Declared:
         said = read_job_comment(comment, now=clock.now())
@@ -425,7 +425,7 @@ def assemble_teams_desk(config: ClusterConfig, *, cluster: Cluster, observatory:
 def open_settings(config: ClusterConfig, *, clock: Clock) -> SchedulerSettings:
     """Return where the scheduler's settings are read."""
     if config.scheduler.kind is SchedulerKind.SLURM:
-        from ops_pipelines.resources.slurm.settings import SlurmSettings
+        from ops_pipelines.resources.slurm.quotas import SlurmSettings
 
         return SlurmSettings(clock=clock, slurm_conf=config.scheduler.slurm_conf)
     from ops_pipelines.simulator.settings import SimulatedSettings
@@ -543,13 +543,12 @@ def _fleet(config: ClusterConfig, twin: _Twin, clock: Clock) -> Fleet:
 
 def _commanded_fleet(config: ClusterConfig, clock: Clock) -> Fleet:
     """Return the fleet of a site: its commands, and beside them the BMCs and playbooks that it names."""
-    from ops_pipelines.resources.fleet.ansible_installs import AnsibleInstalls
-    from ops_pipelines.resources.fleet.composed_fleet import ComposedFleet
+    from ops_pipelines.resources.fleet.ansible import AnsibleInstalls
+    from ops_pipelines.resources.fleet.command_fleet import CommandFleet, ComposedFleet
     from ops_pipelines.resources.fleet.installs import InstallNotes
-    from ops_pipelines.resources.fleet.node_commands import CommandFleet
     from ops_pipelines.resources.fleet.redfish_power import RedfishFleet, RedfishPower
     from ops_pipelines.resources.fleet.redfish_update import RedfishUpdates
-    from ops_pipelines.resources.slurm.reboots import SlurmReboots
+    from ops_pipelines.resources.slurm.client import SlurmReboots
 
     fleet, directory = config.fleet, config.state_directory / INSTALL_DIRECTORY
     commands, firmware = CommandFleet(fleet.commands, clock=clock), None
@@ -570,7 +569,7 @@ def _telemetry(config: ClusterConfig, twin: _Twin) -> Telemetry:
 
         return PrometheusTelemetry(config.telemetry)
     if config.telemetry.kind is not TelemetryKind.SIMULATOR:
-        from ops_pipelines.resources.sampled_telemetry import SampledTelemetry
+        from ops_pipelines.resources.exporters import SampledTelemetry
 
         step_seconds = int(config.telemetry.step.total_seconds())
         return SampledTelemetry(lambda: _metrics(config, twin, SystemClock()), step_seconds=step_seconds)

@@ -1,7 +1,8 @@
 """Group `advice`, once a week: what teams could do better, told to them once, and whether they did it.
 
-A partition is a week from Monday 00:00 UTC. One that is materialised anew tells nobody twice, and weeks later nobody at
-all. Finds, sends and follows up through `efficiency`; shows.
+A partition is a week from Monday 00:00 UTC; the running one is looked at as far as it is over, and told to nobody.
+One that is materialised anew tells nobody twice, and weeks later nobody at all. Finds, sends and follows up through
+`efficiency`; shows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,8 @@ from datetime import UTC
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import FIRST_HOUR, ONE_RUN, POOL
+from ops_pipelines.assets.hours import ONE_RUN, POOL
+from ops_pipelines.assets.partitions import RUNNING_WEEKS
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.efficiency.kept import AdviceReport, FollowedUp
@@ -17,14 +19,12 @@ from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "advice"
 _TEXT_LENGTH = 300
-ADVICE_WEEKS = dg.WeeklyPartitionsDefinition(start_date=FIRST_HOUR[:10], day_offset=1, timezone="UTC", end_offset=1)
-"""The running week is one of them: it is looked at as far as it is over, and nobody is told of it."""
 
 
 @dg.asset(
     group_name=GROUP,
     deps=["gpu_efficiency", "inventory", "job_accounting", "job_allocations", "job_logs", "job_steps"],
-    partitions_def=ADVICE_WEEKS,
+    partitions_def=RUNNING_WEEKS,
     backfill_policy=ONE_RUN,
     pool=POOL,
     kinds={"parquet"},

@@ -11,22 +11,15 @@ import dagster as dg
 from pydantic import Field
 
 from ops_pipelines.assets.capacity_pages import describe_forecast, describe_report
-from ops_pipelines.assets.hours import FIRST_HOUR, POOL
+from ops_pipelines.assets.hours import POOL
+from ops_pipelines.assets.partitions import QUARTERS
 from ops_pipelines.assets.tables import table
-from ops_pipelines.capacity.model import first_day_of, quarter_of
+from ops_pipelines.capacity.model import quarter_of
 from ops_pipelines.capacity.past import Completeness
 from ops_pipelines.capacity.plan import CapacityForecast, CapacityPlan
 from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "capacity"
-QUARTERS = dg.TimeWindowPartitionsDefinition(
-    cron_schedule="0 0 1 1,4,7,10 *",
-    start=first_day_of(quarter_of(date.fromisoformat(FIRST_HOUR[:10]))).isoformat(),
-    fmt="%Y-%m-%d",
-    timezone="UTC",
-    end_offset=2,
-)
-"""Named by the local day on which they begin; one ahead: in the east it begins before UTC's."""
 _COMPLETE = "inputs_complete"
 
 

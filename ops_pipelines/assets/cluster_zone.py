@@ -8,10 +8,12 @@ import os
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+CLUSTER_VARIABLE = "OPS_PIPELINES_CLUSTER"
+
 
 def zone_of_days() -> str:
     """Return the zone that the file of teams names, of the cluster that the environment or the directory names."""
-    return zone_in(_cluster_file())
+    return zone_in(cluster_file())
 
 
 def names_no_teams() -> bool:
@@ -19,23 +21,24 @@ def names_no_teams() -> bool:
     import yaml
 
     try:
-        cluster = yaml.safe_load(_cluster_file().read_text(encoding="utf-8"))
+        cluster = yaml.safe_load(cluster_file().read_text(encoding="utf-8"))
         return isinstance(cluster, dict) and cluster.get("teams") is None
     except (OSError, ValueError, yaml.YAMLError):
         return False
 
 
-def _cluster_file() -> Path:
-    return Path(os.environ.get("OPS_PIPELINES_CLUSTER", "cluster.yaml"))
+def cluster_file() -> Path:
+    """Return the cluster file that the environment names, else cluster.yaml in the working directory."""
+    return Path(os.environ.get(CLUSTER_VARIABLE, "cluster.yaml"))
 
 
-def zone_in(cluster_file: Path) -> str:
+def zone_in(named: Path) -> str:
     """Return the zone that teams.yaml of a cluster names; `UTC` where none is, or where it cannot be read."""
     import yaml
 
     try:
-        cluster = yaml.safe_load(cluster_file.read_text(encoding="utf-8"))
-        teams = yaml.safe_load((cluster_file.parent / str(cluster["teams"])).read_text(encoding="utf-8"))
+        cluster = yaml.safe_load(named.read_text(encoding="utf-8"))
+        teams = yaml.safe_load((named.parent / str(cluster["teams"])).read_text(encoding="utf-8"))
         return str(ZoneInfo(str(teams["timezone"])))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
         return "UTC"

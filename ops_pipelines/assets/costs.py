@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import FIRST_HOUR, POOL
+from ops_pipelines.assets.hours import POOL
+from ops_pipelines.assets.partitions import MONTHS
 from ops_pipelines.assets.tables import table
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.costs.gather_usage import MonthUsage
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 GROUP = "costs"
 _ONCE, _CLOSES = "every_attempt_once", "residual_is_zero"
-MONTHS = dg.MonthlyPartitionsDefinition(start_date=FIRST_HOUR[:7], fmt="%Y-%m", timezone="UTC", end_offset=2)
-"""Names of months; where each begins, the zone of the cluster says. One ahead: in the east it begins before UTC's."""
 
 
 @dg.asset(

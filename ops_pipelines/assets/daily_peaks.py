@@ -8,8 +8,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 
-from ops_pipelines.assets.history import DAYS
 from ops_pipelines.assets.hours import ONE_RUN, POOL
+from ops_pipelines.assets.partitions import DAYS
 from ops_pipelines.assets.tables import table
 from ops_pipelines.capacity.days import DaySummed, keep_day, sum_day
 from ops_pipelines.teams.desk import TeamsDesk

@@ -5,8 +5,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 
-from ops_pipelines.assets.history import DAYS
-from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, POOL, by_partition, covered, hour_of_key, keep_rejected
+from ops_pipelines.assets.hours import LAKE_IO, ONE_RUN, POOL, by_partition, covered, hour_of_key, keep_rejected
+from ops_pipelines.assets.partitions import DAYS, HOURS
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.lake import Computed
 from ops_pipelines.observe.hours import Filled

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import FIRST_HOUR, ONE_RUN, POOL
+from ops_pipelines.assets.hours import ONE_RUN, POOL
+from ops_pipelines.assets.partitions import DAYS
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.review.lemons import once_a_day
 
 GROUP = "history"
-DAYS = dg.DailyPartitionsDefinition(start_date=FIRST_HOUR[:10], timezone="UTC")
 LEMON_DAYS = 28
 """What a lemon is judged by: long enough for a rare fault to come back, short enough to forget a repair."""
 WEAR_DAYS = 90

@@ -1,6 +1,5 @@
-"""The hours of the lake as Dagster partitions, and what a run over some of them covers."""
+"""What a run over some hours of the lake covers, and how it parts and sums what it found."""
 
-import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,6 +8,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from ops_pipelines.assets.partitions import HOURS
 from ops_pipelines.assets.tables import table
 from ops_pipelines.core.cluster import HOUR, Observatory
 from ops_pipelines.core.lake import Lake, Rows
@@ -17,10 +17,6 @@ from ops_pipelines.observe.hours import Filled
 # `backfill_policy` is beta in Dagster 1.13, and what it says is pinned by our tests and by the pinned version.
 warnings.filterwarnings("ignore", message=r".*`backfill_policy`.*", category=dg.BetaWarning)
 
-FIRST_HOUR = os.environ.get("OPS_PIPELINES_FIRST_HOUR", "2026-01-01-00:00")
-"""The first hour that can be filled in again; earlier ones can still be added with `ops-pipelines ingest`."""
-HOURS = dg.HourlyPartitionsDefinition(start_date=FIRST_HOUR, timezone="UTC", end_offset=1)
-"""The running hour is one of them: it can be looked at before it is over, and is filled whole when it is."""
 ONE_RUN = dg.BackfillPolicy.single_run()
 """A long stretch is one run: the sources are asked in stretches of their own, and a process starts once."""
 LAKE_IO = "lake_io_manager"

@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from ops_pipelines.assets.history import DAYS, GROUP
+from ops_pipelines.assets.history import GROUP
 from ops_pipelines.assets.hours import ONE_RUN, POOL
+from ops_pipelines.assets.partitions import DAYS
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.cluster import HOUR, Cluster, Observatory, hour_of
 from ops_pipelines.core.lake import Lake, Rows

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 import dagster as dg
 
 from ops_pipelines.assets.hours import (
-    HOURS,
     LAKE_IO,
     ONE_RUN,
     POOL,
@@ -16,6 +15,7 @@ from ops_pipelines.assets.hours import (
     keep_rejected,
     tell,
 )
+from ops_pipelines.assets.partitions import HOURS
 from ops_pipelines.core.cluster import Observatory
 from ops_pipelines.core.lake import Computed, Rows
 from ops_pipelines.lake.schema import TABLES

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, POOL, hour_before, hour_of_key
+from ops_pipelines.assets.hours import LAKE_IO, ONE_RUN, POOL, hour_before, hour_of_key
+from ops_pipelines.assets.partitions import HOURS
 from ops_pipelines.assets.tables import table
 from ops_pipelines.core.cluster import HOUR, Observatory
 from ops_pipelines.core.lake import Computed, Rows

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 import dagster as dg
 
 from ops_pipelines.assets.hours import ONE_RUN, POOL
-from ops_pipelines.assets.quotas import QUOTA_DAYS
+from ops_pipelines.assets.partitions import LOCAL_DAYS
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.identity import listed
 from ops_pipelines.efficiency.placement.day import PlacementDay
@@ -25,7 +25,7 @@ GROUP = "advice"
     name="placement_report",
     group_name=GROUP,
     deps=["job_accounting", "job_allocations", "inventory", "gpu_efficiency"],
-    partitions_def=QUOTA_DAYS,
+    partitions_def=LOCAL_DAYS,
     backfill_policy=ONE_RUN,
     pool=POOL,
     code_version="1",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import FIRST_HOUR, POOL
+from ops_pipelines.assets.hours import POOL
+from ops_pipelines.assets.partitions import LOCAL_DAYS
 from ops_pipelines.assets.tables import count, table
 from ops_pipelines.core.entries import AUTOPILOT
 from ops_pipelines.core.proposal import GpuType, ProposedQuota, QuotaProposal, TeamName
@@ -24,11 +25,9 @@ GROUP = "quotas"
 PROPOSING_JOB = "rebalance_quotas"
 """What this job proposes the autopilot may set; what anybody proposes by other runs, a person alone."""
 _BACKFILL_TAG = "dagster/backfill"
-QUOTA_DAYS = dg.DailyPartitionsDefinition(start_date=FIRST_HOUR[:10], timezone="UTC", end_offset=2)
-"""Named by the local day. East of Greenwich a day begins before UTC's does: tomorrow's is one of them, too."""
 
 
-@dg.asset(group_name=GROUP, deps=["gpu_demand"], partitions_def=QUOTA_DAYS, pool=POOL, code_version="1")
+@dg.asset(group_name=GROUP, deps=["gpu_demand"], partitions_def=LOCAL_DAYS, pool=POOL, code_version="1")
 def gpu_quotas(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> dg.Output[None]:
     """What each team's quota should be from this morning on, why, and what it would be without the change."""
     from ops_pipelines.quotas.daily_work import make_proposal
@@ -49,7 +48,7 @@ applied_quotas = dg.AssetSpec(
     "applied_quotas",
     group_name=GROUP,
     deps=[gpu_quotas],
-    partitions_def=QUOTA_DAYS,
+    partitions_def=LOCAL_DAYS,
     code_version="2",
     description="What became of the day's proposal, by the policy's consent: shown, waiting for a yes, or set and read "
     "back. Done by the job `set_quotas` alone.",

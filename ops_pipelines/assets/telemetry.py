@@ -6,7 +6,8 @@ from tempfile import TemporaryDirectory
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, POOL, Sums, hour_of_key, keep_rejected, tell
+from ops_pipelines.assets.hours import LAKE_IO, ONE_RUN, POOL, Sums, hour_of_key, keep_rejected, tell
+from ops_pipelines.assets.partitions import HOURS
 from ops_pipelines.assets.spool import Spool
 from ops_pipelines.core.cluster import HOUR, Observatory
 from ops_pipelines.core.lake import Told

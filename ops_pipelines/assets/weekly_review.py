@@ -10,14 +10,13 @@ from datetime import UTC
 import dagster as dg
 
 from ops_pipelines.assets.history import GROUP
-from ops_pipelines.assets.hours import FIRST_HOUR, ONE_RUN, POOL
+from ops_pipelines.assets.hours import ONE_RUN, POOL
+from ops_pipelines.assets.partitions import WEEKS
 from ops_pipelines.assets.tables import table
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.core.record import ShelfError
 from ops_pipelines.review.week.weekly_review import WeeklyReview
-
-WEEKS = dg.WeeklyPartitionsDefinition(start_date=FIRST_HOUR[:10], day_offset=1, timezone="UTC")
 
 
 @dg.asset(

@@ -3,7 +3,7 @@
 Values that refuse nonsense. Whether versions fit one another and the fleet is `compatibility`'s, reading
 `releases/*.yaml` is `resources.config.release_file`'s, sending the commands belongs to the port `Fleet`.
 
-What follows from them for a release is `compatibility`'s. Reading the tables is `resources.catalogue_releases`'.
+What follows from them for a release is `compatibility`'s. Reading the tables is `resources.release_files`'.
 """
 
 import re

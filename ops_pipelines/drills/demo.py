@@ -101,7 +101,7 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
     began = time.monotonic()
     home = state / "dagster"
     stack = DagsterStack(
-        home, cluster_file=state / "cluster.yaml", instance_file=project_file("dagster.yaml"), port=port
+        home, cluster_file=state / "cluster.yaml", instance_file=project_file("deploy/dagster.yaml"), port=port
     )
     if home.exists():
         stack.stop()  # What an earlier demo left behind when it was killed.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ops_pipelines.capacity.document import report_in
 from ops_pipelines.capacity.model import first_day_of, quarter_of
-from ops_pipelines.resources.statement_files import CAPACITY_DIRECTORY, PlanDirectory
+from ops_pipelines.resources.page_files import CAPACITY_DIRECTORY, PlanDirectory
 
 PLAN_CAPACITY = "plan_capacity"
 

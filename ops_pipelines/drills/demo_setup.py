@@ -14,10 +14,8 @@ from ops_pipelines.core.plan import RestartCosts
 from ops_pipelines.drills.demo_releases import ROLLOUT_LIMITS, with_rack_lines, write_releases
 from ops_pipelines.drills.stack import project_file
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
-from ops_pipelines.resources.comparison_pages import PAGE_NAME
-from ops_pipelines.resources.job_facts_file import CHECKPOINTS_FILE, COSTS_FILE, JobFactsFile
-from ops_pipelines.resources.page_files import REPORT_DIRECTORY
-from ops_pipelines.resources.statement_files import CAPACITY_DIRECTORY, CHARGEBACK_DIRECTORY
+from ops_pipelines.resources.page_files import CAPACITY_DIRECTORY, CHARGEBACK_DIRECTORY, PAGE_NAME, REPORT_DIRECTORY
+from ops_pipelines.resources.state_files import CHECKPOINTS_FILE, COSTS_FILE, JobFactsFile
 from ops_pipelines.wiring import TWIN_DIRECTORY
 
 _POLICY = """\

@@ -1,7 +1,7 @@
 """The set-up as the documents give it: a drill types their own lines, at its own places.
 
-Read are README.md, docs/START_GUARD.md and the units of deploy/systemd. A line that is no longer there, or no longer
-names what a drill must put elsewhere, stops the drill: the documents and what was tried are then two things.
+Read are docs/INSTALL.md, docs/START_GUARD.md and the units of deploy/systemd. A line that is no longer there, or no
+longer names what a drill must put elsewhere, stops the drill: the documents and what was tried are then two things.
 """
 
 import shlex
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-README, START_GUARD = PROJECT / "README.md", PROJECT / "docs" / "START_GUARD.md"
+INSTALL, START_GUARD = PROJECT / "docs" / "INSTALL.md", PROJECT / "docs" / "START_GUARD.md"
 UNITS = PROJECT / "deploy" / "systemd"
 _FENCE = "```"
 

@@ -243,7 +243,7 @@ class Lab:
         self.stack = DagsterStack(
             state / "dagster",
             cluster_file=self.cluster_file,
-            instance_file=instance_file if instance_file is not None else project_file("dagster.postgres.yaml"),
+            instance_file=instance_file if instance_file is not None else project_file("deploy/dagster.postgres.yaml"),
             port=port,
             definitions=definitions,
             has_own_code_server=has_own_code_server,

@@ -1,7 +1,7 @@
 """The pretended machines of the lab, as a program: what the fleet's commands and a tester run.
 
 A node's slurmd and processes are the throw-away Slurm's, its GPUs and boots the twin's; here both move together.
-`python -m ops_pipelines.drills.lab_hardware inspect LAB gpu003`. Exit codes: see `resources.fleet.node_commands`.
+`python -m ops_pipelines.drills.lab_hardware inspect LAB gpu003`. Exit codes: see `resources.fleet.command_fleet`.
 With `serve LAB` instead it stays, and does for `ask_hardware` what it is asked: a real node costs this machine nothing
 either, and a new interpreter for each look would.
 """
@@ -23,8 +23,8 @@ from ops_pipelines.core.observation import PowerState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.drills.ask_hardware import NO_ANSWER
 from ops_pipelines.drills.slurm_cluster import SlurmCluster, open_cluster
-from ops_pipelines.resources.fleet.node_commands import EXIT_NO_RESULT, EXIT_REFUSED
-from ops_pipelines.resources.fleet.node_documents import check_to_json
+from ops_pipelines.resources.fleet.command_fleet import EXIT_NO_RESULT, EXIT_REFUSED
+from ops_pipelines.resources.fleet.documents import check_to_json
 from ops_pipelines.resources.nvml import to_json
 from ops_pipelines.simulator.adapters import SimulatedFleet
 from ops_pipelines.simulator.journal import FaultKind

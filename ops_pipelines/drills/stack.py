@@ -1,6 +1,6 @@
 """The Dagster processes of a drill: one code server, the daemon, the webserver; started, watched and stopped together.
 
-They are started by the lines of the README, at this drill's places. What a drill pretends or breaks is not here.
+They are started by the lines of docs/INSTALL.md, at this drill's places. What a drill pretends or breaks is not here.
 Everything is on loopback and below one state directory.
 """
 
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ops_pipelines.drills.daemon_processes import Daemons, find_processes, kill_processes, parent_of, wait_until
-from ops_pipelines.drills.documented_steps import PROJECT, README, at, own_program, step
+from ops_pipelines.drills.documented_steps import INSTALL, PROJECT, at, own_program, step
 
 LOOPBACK = "127.0.0.1"
 CODE_SERVER, DAEMON, WEBSERVER = "code-server", "dagster-daemon", "dagster-webserver"
@@ -30,7 +30,7 @@ DEFINITIONS = "ops_pipelines.definitions"
 DATABASE_PREFIX = "OPS_PIPELINES_DAGSTER_DB_"
 """Begins the names of the environment variables with which dagster.postgres.yaml finds its database."""
 _WORKSPACE, _TOKENS, _CODE_PORT = "deploy/workspace.yaml", "/etc/ops/tokens", "4266"
-"""As the README names them."""
+"""As docs/INSTALL.md names them."""
 _DRILL_MARK = ".drill"
 """Stands in the state directory of every drill."""
 _SERVER_PORTS = (16_800, 32_000)
@@ -119,13 +119,13 @@ class DagsterStack:
             progress("code server")
             self.start_code_server()
         progress("daemon and web page")
-        self._start(DAEMON, at(step(README, "dagster-daemon"), {_WORKSPACE: str(workspace)}))
+        self._start(DAEMON, at(step(INSTALL, "dagster-daemon"), {_WORKSPACE: str(workspace)}))
         self._write_token_file()
         self._start(
             WEBSERVER,
             (
                 *at(
-                    step(README, "ops-pipelines", "webserver"),
+                    step(INSTALL, "ops-pipelines", "webserver"),
                     {_WORKSPACE: str(workspace), _TOKENS: str(self._token_file)},
                 ),
                 *("--host", LOOPBACK, "--port", str(self._port)),
@@ -138,7 +138,7 @@ class DagsterStack:
         code_port = self._code_port
         if code_port is None:
             raise StackError("the code server has no port before the stack is started; call start first")
-        words = at(step(README, "ops-pipelines", "code-server"), {_CODE_PORT: str(code_port)})
+        words = at(step(INSTALL, "ops-pipelines", "code-server"), {_CODE_PORT: str(code_port)})
         if self._definitions != DEFINITIONS:  # What we are compared with is served as Dagster ships.
             words = ("dagster", "api", "grpc", *at(words[2:], {DEFINITIONS: self._definitions}))
         self._start(CODE_SERVER, words)
@@ -190,13 +190,13 @@ class DagsterStack:
         return len(workers)
 
     def _start(self, name: str, argv: Sequence[str]) -> None:
-        _, umask = step(README, "umask")
+        _, umask = step(INSTALL, "umask")
         self._daemons.start(name, [own_program(argv[0]), *argv[1:]], env=self.environment(), umask=int(umask, base=8))
 
     def environment(self) -> dict[str, str]:
-        """Return the whole environment of this stack's programs: what the README exports, and where things are."""
+        """Return the whole environment of this stack's programs: what docs/INSTALL.md exports, and where things are."""
         places = {"/var/lib/dagster": str(self._home), "/etc/ops/cluster.yaml": str(self._cluster_file)}
-        exported = at(step(README, "export", "DAGSTER_HOME=/var/lib/dagster"), places)[1:]
+        exported = at(step(INSTALL, "export", "DAGSTER_HOME=/var/lib/dagster"), places)[1:]
         names = ("HOME", "LANG", "TZ", "TMPDIR", "SLURM_CONF")
         kept = {key: text for key, text in os.environ.items() if key in names or key.startswith(DATABASE_PREFIX)}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])

@@ -1,7 +1,7 @@
 """`make trial`: a stranger's bad day on a real Slurm. What once went wrong, on purpose, judged at the end.
 
-Set up by the lines of README.md and docs/START_GUARD.md. Silent nodes, a lab for each cell (`trial_writers`); then the
-attacks, on one lab of twelve nodes (`trial_attacks`).
+Set up by the lines of docs/INSTALL.md and docs/START_GUARD.md. Silent nodes, a lab for each cell (`trial_writers`);
+then the attacks, on one lab of twelve nodes (`trial_attacks`).
 Each part is judged by itself; the exit code is 0 only if none failed.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ops_pipelines.drills.documented_steps import README, own_program, step
+from ops_pipelines.drills.documented_steps import INSTALL, own_program, step
 from ops_pipelines.drills.lab import CANNOT_BE_PLAYED, POLICY, Lab, brought_up, default_state
 from ops_pipelines.drills.lab_stage import DrillError, LabView
 from ops_pipelines.drills.stack import port_number, sole_owner
@@ -122,7 +122,7 @@ def _watched(lab: Lab, console: Console) -> Iterator[LabView]:
     view = LabView(stage, console, watch)
     watch.start()
     try:
-        _as_the_readme_ends(lab, console)
+        _as_the_install_page_ends(lab, console)
         view.wait("no node in trouble", view.is_no_node_in_trouble, limit_seconds=_READY_SECONDS)
         view.begin()
         yield view
@@ -130,9 +130,9 @@ def _watched(lab: Lab, console: Console) -> Iterator[LabView]:
         watch.stop()
 
 
-def _as_the_readme_ends(lab: Lab, console: Console) -> None:
-    """Type what the README has an operator type before and after the start; raise DrillError unless both say yes."""
-    for words in (step(README, "ops-pipelines", "check-config"), step(README, "ops-pipelines", "status", "--wait")):
+def _as_the_install_page_ends(lab: Lab, console: Console) -> None:
+    """Type what docs/INSTALL.md has an operator type around the start; raise DrillError unless both say yes."""
+    for words in (step(INSTALL, "ops-pipelines", "check-config"), step(INSTALL, "ops-pipelines", "status", "--wait")):
         done = subprocess.run(
             [own_program(words[0]), *words[1:]],
             env=lab.stack.environment(),

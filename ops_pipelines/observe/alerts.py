@@ -1,7 +1,7 @@
 """Takes alerts of Alertmanager in: what fires is a condition until it is resolved or reported gone.
 
-Here: what of a body can be believed, and which node an alert means. Not here: who may send (`resources.webhook`), what
-becomes of it in the ledger (`observe.alerts`), what an alert means (catalogue/alerts.csv, `observe`).
+Here: what of a body can be believed, and which node an alert means. Not here: who may send (`resources.web_access`),
+what becomes of it in the ledger (`observe.alerts`), what an alert means (catalogue/alerts.csv, `observe`).
 
 A webhook tells changes, so what fires is remembered in the ledger and changes are applied. Decoding is
 `observe.alerts`; who may hand alerts in is decided before anything arrives here.

@@ -36,7 +36,7 @@ MARGIN = timedelta(minutes=10)
 
 FAILURES_REACH = timedelta(hours=24)
 """So long are attempts remembered that ended: more than `job_failures` looks at."""
-READ_AT_ONCE = timedelta(minutes=20)
+READ_AT_ONCE = timedelta(minutes=5)
 """Bounds what a start holds beside the window itself."""
 LONGEST_GAP = timedelta(minutes=5)
 """Assumption: detectors bridge so long a gap between cycles; after a longer one the window begins anew."""

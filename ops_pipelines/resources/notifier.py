@@ -1,8 +1,8 @@
 """Messages to people: through Apprise (chat, mail, pagers), or as JSON lines in a file.
 
-What is told, to whom and when is decided elsewhere. Channel URLs hold secrets: they are read from files at each
+What is reported, to whom and when is decided elsewhere. Channel URLs hold secrets: they are read from files at each
 message (they are rotated) and stand in no receipt, error or log line. What the services make of a thread, a key and an
-end is `threads`'; how text is made harmless `message_text`'s.
+end is `threads`'; how text is made harmless, and whose channel is which, `channels`'.
 """
 
 import fcntl
@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.notes import Audience, Link, Message, Notifier
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.resources.channels import channels_for, read_channels
+from ops_pipelines.resources.channels import as_html, as_text, channels_for, one_line, read_channels
 from ops_pipelines.resources.config.cluster_config import NotifierConfig
-from ops_pipelines.resources.message_text import as_html, as_text, one_line
 
 if TYPE_CHECKING:
     from apprise import NotifyBase

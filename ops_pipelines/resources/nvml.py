@@ -145,7 +145,7 @@ class NvmlInspector:
 
 
 def to_json(inspection: NodeInspection) -> str:
-    """Return the inspection as one JSON object on one line, as `resources.fleet.node_commands` reads it."""
+    """Return the inspection as one JSON object on one line, as `resources.fleet.command_fleet` reads it."""
     return json.dumps(
         {
             "node": inspection.node,
@@ -197,8 +197,8 @@ def import_pynvml() -> Nvml:
 def _inspect_gpu(nvml: Nvml, handle: object) -> GpuInspection:
     """Return one GPU; raise NVMLError or ValueError if any part of it cannot be read."""
     return GpuInspection(
-        gpu=parse_pci_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId)),
-        gpu_uuid=GpuUuid(_text(nvml.nvmlDeviceGetUUID(handle))),
+        gpu=parse_pci_address(text_of(nvml.nvmlDeviceGetPciInfo(handle).busId)),
+        gpu_uuid=GpuUuid(text_of(nvml.nvmlDeviceGetUUID(handle))),
         recovery_action=_read_recovery_action(nvml, handle),
         uncorrectable_ecc_count=_read_ecc(nvml, handle),
         is_row_remap_pending=_is_row_remap_pending(nvml, handle),
@@ -210,7 +210,7 @@ def _inspect_gpu(nvml: Nvml, handle: object) -> GpuInspection:
 def _read_label(nvml: Nvml, handle: object, read: Callable[[object], str | bytes]) -> str:
     """Return what is printed on a GPU; empty if it does not tell, as those of workstations."""
     try:
-        return _text(read(handle)).strip()
+        return text_of(read(handle)).strip()
     except nvml.NVMLError_GpuIsLost:
         raise
     except nvml.NVMLError:
@@ -254,7 +254,8 @@ def _is_row_remap_pending(nvml: Nvml, handle: object) -> bool:
     return bool(pending)
 
 
-def _text(value: str | bytes) -> str:
+def text_of(value: str | bytes) -> str:
+    """Return a text of NVML's, which older bindings give as bytes."""
     return value.decode() if isinstance(value, bytes) else value
 
 

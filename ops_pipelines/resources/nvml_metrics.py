@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.sources import BodyKind, Page, Query, SourceUnavailable
-from ops_pipelines.resources.nvml import Nvml
+from ops_pipelines.resources.nvml import Nvml, import_pynvml, text_of
 
 _SM, _MEMORY = 1, 2
 """NVML_CLOCK_SM, NVML_CLOCK_MEM (nvml.h); so are the numbers below."""
@@ -104,7 +104,7 @@ class NvmlMetrics:
         return self._read(start) if start == end else iter(())
 
     def _read(self, at: datetime) -> Iterator[Page]:
-        nvml = self._nvml if self._nvml is not None else _import_pynvml()
+        nvml = self._nvml if self._nvml is not None else cast("NvmlMeter", import_pynvml())
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as exc:
@@ -114,7 +114,7 @@ class NvmlMetrics:
         lines: list[str] = []
         notes: list[str] = []
         try:
-            driver = _text(nvml.nvmlSystemGetDriverVersion())
+            driver = text_of(nvml.nvmlSystemGetDriverVersion())
             for index in range(nvml.nvmlDeviceGetCount()):
                 try:
                     gpu_lines, gpu_notes = _read_gpu(nvml, index, node=self._node, driver=driver)
@@ -145,14 +145,14 @@ def _read_gpu(nvml: NvmlMeter, index: int, *, node: NodeName, driver: str) -> tu
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     labels = {
         "gpu": str(index),
-        "UUID": _text(nvml.nvmlDeviceGetUUID(handle)),
-        "pci_bus_id": _text(nvml.nvmlDeviceGetPciInfo(handle).busId),
-        "modelName": _text(nvml.nvmlDeviceGetName(handle)),
+        "UUID": text_of(nvml.nvmlDeviceGetUUID(handle)),
+        "pci_bus_id": text_of(nvml.nvmlDeviceGetPciInfo(handle).busId),
+        "modelName": text_of(nvml.nvmlDeviceGetName(handle)),
         "Hostname": str(node),
         "DCGM_FI_DRIVER_VERSION": driver,
     }
     try:
-        labels["serial"] = _text(nvml.nvmlDeviceGetSerial(handle))
+        labels["serial"] = text_of(nvml.nvmlDeviceGetSerial(handle))
     except nvml.NVMLError_GpuIsLost:
         raise
     except nvml.NVMLError:  # GPUs of workstations have none
@@ -260,18 +260,6 @@ READERS: Mapping[str, _Reader] = {
     "nvmlDeviceGetFanSpeed": lambda nvml, gpu: nvml.nvmlDeviceGetFanSpeed(gpu),
 }
 """Series -> how it is read, in NVML's unit. One for each `nvml` of the catalogue."""
-
-
-def _import_pynvml() -> NvmlMeter:
-    try:
-        import pynvml
-    except ImportError as exc:
-        raise SourceUnavailable("the Python package nvidia-ml-py is not installed on this node") from exc
-    return cast("NvmlMeter", pynvml)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _escaped(value: str) -> str:

@@ -22,8 +22,8 @@ from ops_pipelines.resources.backup import LEDGER, BackupError, Manifest, verify
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.ledger.chain import LedgerOrder, Restoration
 from ops_pipelines.resources.ledger.copying import Copied, copy_out, put_in, read_copy, set_aside
-from ops_pipelines.resources.ledger.seen import Mark, SeenError, SeenFile, judge_found, next_generation
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.watch import Mark, SeenError, SeenFile, judge_found, next_generation
 from ops_pipelines.resources.whole_file import hand_over, make_directories
 
 _OUR_DRAIN = re.compile(rf"{DRAIN_MARK} (?P<cause>\S+?):")

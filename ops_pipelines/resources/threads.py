@@ -1,5 +1,7 @@
 """What each kind of service knows of a thread, a key and an end, put where Apprise 2.2 lets it be put.
 
+Imports Apprise: to be imported when something is sent, not before.
+
 Mail: one subject and one `References` a thread, so that mail programs keep it together. PagerDuty: one incident a
 thread, rung for what needs somebody, resolved when it is over. JSON: fields of their own. Others, chats among them: the
 thread and the key stand in the text; Apprise cannot reply within a thread there.
@@ -12,8 +14,7 @@ from apprise.plugins.pagerduty import NotifyPagerDuty, PagerDutyAction
 
 from ops_pipelines.core.identity import digest_of
 from ops_pipelines.core.notes import Message, Severity
-from ops_pipelines.resources.channel_log import hide_secrets
-from ops_pipelines.resources.message_text import is_address, one_line
+from ops_pipelines.resources.channels import hide_secrets, is_address, one_line
 
 _TYPES = {
     Severity.INFO: NotifyType.INFO,

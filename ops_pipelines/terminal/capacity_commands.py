@@ -264,7 +264,7 @@ def _write(desk: "TeamsDesk", found: "CapacityReport", out: Path) -> list[str]:
     from ops_pipelines.capacity.document import json_of
     from ops_pipelines.capacity.hindsight import kept_as
     from ops_pipelines.pages.capacity import page_of
-    from ops_pipelines.resources.statement_files import PlanDirectory
+    from ops_pipelines.resources.page_files import PlanDirectory
 
     shelf, name = PlanDirectory(out), kept_as(desk, found)
     return [

@@ -77,7 +77,7 @@ def export(
     The lines of teams, and those that stay with the operator: BilledCost adds up to what the machines cost.
     """
     from ops_pipelines.costs.focus_table import export_statement
-    from ops_pipelines.resources.statement_files import StatementDirectory
+    from ops_pipelines.resources.page_files import StatementDirectory
 
     desk = _open_desk(ctx, cluster_file)
     charged = _charge(month, desk)

@@ -1,6 +1,6 @@
 """`ops-pipelines node-check`: tests this node, now or under a key that is asked for later. And `gates`: their limits.
 
-Runs on the node, without a cluster.yaml. What the tests are is `resources.node_tests.node_check`; what a result proves
+Runs on the node, without a cluster.yaml. What the tests are is `resources.node.checks`; what a result proves
 of the node is `core.node_tests`, where the cluster is run.
 """
 
@@ -76,7 +76,7 @@ def _own_exit_code() -> Iterator[None]:
     """End with a code of its own if the check breaks: Python's own, 1, would say that a test failed."""
     import traceback
 
-    from ops_pipelines.resources.node_tests.node_check import CheckExit
+    from ops_pipelines.resources.node.checks import CheckExit
 
     try:
         yield
@@ -119,7 +119,7 @@ def _do(
 
 def _choose(suite: str | None, tests: Sequence[str] | None) -> "Suite":
     from ops_pipelines.core.node_tests import BY_HAND, Suite, parse_test_name, suite_for, suite_named
-    from ops_pipelines.resources.catalogue_gates import read_suites
+    from ops_pipelines.resources.catalogue_files import read_suites
 
     if suite is not None and tests:
         raise ValueError("give --suite or --test, not both")
@@ -142,8 +142,8 @@ def _run(node: "NodeName", suite: "Suite", *, key: str | None, limit: float, sta
 
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.node_tests import parse_check_key
-    from ops_pipelines.resources.fleet.node_documents import check_to_json
-    from ops_pipelines.resources.node_tests.node_check import exit_code_of, run_check
+    from ops_pipelines.resources.fleet.documents import check_to_json
+    from ops_pipelines.resources.node.checks import exit_code_of, run_check
 
     try:
         known = parse_check_key(key or secrets.token_hex(16))
@@ -163,8 +163,7 @@ def _alone(key: "ActionKey", node: "NodeName", suite: "Suite", *, limit: float, 
     """Let no other check run beside tests that load the hardware."""
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.node_tests import LOAD_TESTS
-    from ops_pipelines.resources.node_tests.check_runs import AnotherCheckRuns, CheckRuns
-    from ops_pipelines.resources.node_tests.node_check import CheckExit
+    from ops_pipelines.resources.node.checks import AnotherCheckRuns, CheckExit, CheckRuns
 
     with contextlib.ExitStack() as stack:
         if LOAD_TESTS & set(suite.tests):
@@ -183,8 +182,7 @@ def _alone(key: "ActionKey", node: "NodeName", suite: "Suite", *, limit: float, 
 def _start(key: str, node: "NodeName", suite: "Suite", *, limit: float, state: Path) -> None:
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.node_tests import parse_check_key
-    from ops_pipelines.resources.node_tests.check_runs import AnotherCheckRuns, CheckRuns
-    from ops_pipelines.resources.node_tests.node_check import CheckExit
+    from ops_pipelines.resources.node.checks import AnotherCheckRuns, CheckExit, CheckRuns
 
     try:
         known = parse_check_key(key)
@@ -202,8 +200,8 @@ def _start(key: str, node: "NodeName", suite: "Suite", *, limit: float, state: P
 def _print_result(key: str, state: Path) -> None:
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.node_tests import parse_check_key
-    from ops_pipelines.resources.fleet.node_documents import check_to_json
-    from ops_pipelines.resources.node_tests.check_runs import CheckRuns
+    from ops_pipelines.resources.fleet.documents import check_to_json
+    from ops_pipelines.resources.node.checks import CheckRuns
 
     try:
         known = parse_check_key(key)
@@ -243,7 +241,7 @@ def lint(
     Exit codes: 0 nothing to complain of; 2 the table cannot be read, or a gate is refused.
     """
     from ops_pipelines.remediate.guardrails.floors_lint import lint_gates
-    from ops_pipelines.resources.catalogue_gates import GATES_TABLE, parse_gates, shipped_table
+    from ops_pipelines.resources.catalogue_files import GATES_TABLE, parse_gates, shipped_table
 
     name = f"catalogue/{GATES_TABLE}" if table is None else str(table)
     try:

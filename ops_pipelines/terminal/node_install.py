@@ -1,6 +1,6 @@
 """`ops-pipelines node-install` and `node-versions`: what a rollout asks of a node, on the node itself.
 
-Run there, without a cluster.yaml. What is done is `resources.node_lifecycle`'s; who asks is the fleet.
+Run there, without a cluster.yaml. What is done is `resources.node`'s; who asks is the fleet.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ import typer
 from ops_pipelines.terminal.edge import ExitCode, at_the_edge, complain
 
 if TYPE_CHECKING:
-    from ops_pipelines.resources.node_lifecycle.install_runs import InstallRuns
+    from ops_pipelines.resources.node.installs import InstallRuns
 
 _DIRECTORY = Path("/var/lib/ops_pipelines/installs")
 EXIT_NONE, EXIT_BUSY, EXIT_REFUSED = 4, 75, 77
@@ -46,9 +46,9 @@ def start(
     makes no sense, or a process that computes on the GPUs.
     """
     from ops_pipelines.core.sources import SourceRefused
-    from ops_pipelines.resources.fleet.install_documents import order_from_word
+    from ops_pipelines.resources.fleet.documents import order_from_word
     from ops_pipelines.resources.fleet.installs import refuse_words
-    from ops_pipelines.resources.node_lifecycle.install_runs import AnotherInstallRuns, GpusBusy
+    from ops_pipelines.resources.node.installs import AnotherInstallRuns, GpusBusy
 
     try:
         plain = order_from_word(order)
@@ -77,7 +77,7 @@ def result(key: Key, state: State = _DIRECTORY) -> None:
     JSON: node, key, state (running, installed, failed), said, progress_ratio or null, changed_at.
     """
     from ops_pipelines.core.node_tests import parse_check_key
-    from ops_pipelines.resources.fleet.install_documents import report_to_json
+    from ops_pipelines.resources.fleet.documents import report_to_json
 
     try:
         known = parse_check_key(key)
@@ -112,8 +112,8 @@ def node_versions(
     import platform
 
     from ops_pipelines.core.identity import parse_node_name
-    from ops_pipelines.resources.fleet.install_documents import versions_to_json
-    from ops_pipelines.resources.node_lifecycle.versions import read_versions
+    from ops_pipelines.resources.fleet.documents import versions_to_json
+    from ops_pipelines.resources.node.versions import read_versions
 
     try:
         name = parse_node_name(node or platform.node().split(".", 1)[0])
@@ -125,9 +125,9 @@ def node_versions(
 def _runs(state: Path, node: str) -> "InstallRuns":
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.identity import parse_node_name
-    from ops_pipelines.resources.node_lifecycle.install_runs import InstallRuns
-    from ops_pipelines.resources.node_tests.nvml import read_nvml
-    from ops_pipelines.resources.node_tests.tool_runs import run_tool
+    from ops_pipelines.resources.commands import run_tool
+    from ops_pipelines.resources.node.installs import InstallRuns
+    from ops_pipelines.resources.node.nvml import read_nvml
 
     def count_processes() -> int:
         # A driver that does not answer hinders nothing: it may be what is to be mended.

@@ -113,7 +113,7 @@ def _write_pages(found: "Replay", *, html: Path | None, publish_in: Path | None,
     if html is None and publish_in is None:
         return
     from ops_pipelines.pages.policy_comparison import write_policy_comparison
-    from ops_pipelines.resources.comparison_pages import ComparisonPages
+    from ops_pipelines.resources.page_files import ComparisonPages
 
     page = write_policy_comparison(found, now=now)
     try:

@@ -48,7 +48,7 @@ def summarise(config: ClusterConfig, rules: Rules) -> dict[str, str]:
 
 def find_fleet_gaps(fleet: FleetConfig) -> tuple[str, ...]:
     """Return what would fail a rollout, in words for the operator."""
-    from ops_pipelines.resources.fleet.ansible_installs import find_missing
+    from ops_pipelines.resources.fleet.ansible import find_missing
 
     return find_install_gaps(fleet.commands, fleet.ansible, missing="" if fleet.ansible is None else find_missing())
 

@@ -3,9 +3,8 @@
 from datetime import datetime
 from pathlib import Path
 
-from ops_pipelines.resources.lake.description import describe_lake
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.resources.lake.query import query
+from ops_pipelines.resources.lake.query import describe_lake, query
 from ops_pipelines.resources.lake.retention import RetentionSettings, preview_retention, retain
 from ops_pipelines.terminal.answer_format import AnswerFormat
 from ops_pipelines.terminal.telemetry_tables import answer_text, description_text, retained_text

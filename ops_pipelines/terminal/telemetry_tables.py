@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ops_pipelines.resources.lake.description import TableDescription
-from ops_pipelines.resources.lake.query import Answer
+from ops_pipelines.resources.lake.query import Answer, TableDescription
 from ops_pipelines.resources.lake.retention import Retained
 from ops_pipelines.terminal.answer_format import AnswerFormat
 from ops_pipelines.terminal.tables import printable

@@ -13,7 +13,7 @@ from ops_pipelines.core.entries import LedgerDamaged, LedgerError, Pause
 from ops_pipelines.core.health import Health, HealthWord
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.resources.config.state_place import state_directories
-from ops_pipelines.resources.pause_file import PauseFile
+from ops_pipelines.resources.state_files import PauseFile
 from ops_pipelines.terminal.edge import ExitCode, complain
 from ops_pipelines.terminal.incident_views import IncidentsView
 from ops_pipelines.terminal.status_views import StatusView, view_health

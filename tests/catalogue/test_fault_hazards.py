@@ -4,8 +4,7 @@ import pytest
 
 from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, Family, FirstAction
 from ops_pipelines.core.finding import AT_ONCE, UNKNOWN_HAZARD
-from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.resources.catalogue_hazards import parse_hazards, read_hazards
+from ops_pipelines.resources.catalogue_files import parse_hazards, read_catalogue, read_hazards
 
 HAZARDS = read_hazards()
 RATES = {(row.family, row.first_action): row.ends_job_per_hour for row in HAZARDS}

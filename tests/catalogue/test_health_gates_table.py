@@ -4,8 +4,14 @@ import pytest
 
 from ops_pipelines.core.fault import Family
 from ops_pipelines.core.node_tests import TESTS, gate_for, suite_for
-from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.resources.catalogue_gates import GATES_TABLE, parse_gates, read_gates, read_suites, shipped_table
+from ops_pipelines.resources.catalogue_files import (
+    GATES_TABLE,
+    parse_gates,
+    read_catalogue,
+    read_gates,
+    read_suites,
+    shipped_table,
+)
 
 HEADER = shipped_table(GATES_TABLE).splitlines()[0]
 ROW = "nccl_loopback,busbw,GB/s,H200,8,431,,480,787.5,0.92,a source,2026-11-22"

@@ -21,8 +21,8 @@ from ops_pipelines.core.release import (
     Trait,
     VersionFloor,
 )
-from ops_pipelines.resources.catalogue_gates import shipped_table
-from ops_pipelines.resources.catalogue_releases import TABLES, read_tables
+from ops_pipelines.resources.catalogue_files import shipped_table
+from ops_pipelines.resources.release_files import TABLES, read_tables
 from ops_pipelines.rollouts.versions.compatibility import lint_tables
 
 SHIPPED = read_tables()

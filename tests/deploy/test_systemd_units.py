@@ -198,7 +198,7 @@ def test_environment_example_holds_all_that_is_asked_for_and_points_where_the_un
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # how configparser is told to keep the case
     parser.read_string("[all]\n" + (UNITS / "environment.example").read_text())
     given = parser["all"]
-    asked = set(re.findall(r"env: (\w+)", (ROOT / "dagster.postgres.yaml").read_text()))
+    asked = set(re.findall(r"env: (\w+)", (ROOT / "deploy" / "dagster.postgres.yaml").read_text()))
 
     assert asked | {"DAGSTER_HOME", "OPS_PIPELINES_CLUSTER"} == set(given)
     assert given["DAGSTER_HOME"] in {f"/var/lib/{name}" for name in service("code").words("StateDirectory")}
@@ -331,7 +331,7 @@ def installation(directory: Path, *, code_port: int) -> dict[str, str]:
     """Lay out what an operator installs, with SQLite and the simulated cluster, and return the units' environment."""
     home = directory / "dagster"
     home.mkdir()
-    shutil.copyfile(ROOT / "dagster.yaml", home / "dagster.yaml")
+    shutil.copyfile(ROOT / "deploy" / "dagster.yaml", home / "dagster.yaml")
     for name in ("policy.yaml", "teams.yaml", "capacity.yaml", "projects.yaml"):
         shutil.copyfile(ROOT / name, directory / name)
     cluster = directory / "cluster.yaml"

@@ -13,7 +13,7 @@ from ops_pipelines.core.plan import Moment, Rules, Snapshot
 from ops_pipelines.core.policy import DrainBudget
 from ops_pipelines.remediate.decide import Decision, cluster_facts, correlate_all, decide, find_all, plan_all
 from ops_pipelines.remediate.guardrails.facts import drain_owner, nodes_out_of_service
-from ops_pipelines.resources.catalogue_hazards import read_hazards
+from ops_pipelines.resources.catalogue_files import read_hazards
 from tests.domain import builders
 from tests.domain.builders import GPU, NOW, node_names, observation, our_drain, policy, rules, snapshot
 from tests.domain.snapshots import cases

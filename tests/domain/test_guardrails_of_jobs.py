@@ -16,7 +16,7 @@ from ops_pipelines.core.proof import Authority, Patience, Refusal
 from ops_pipelines.remediate.guardrails.facts import Blow, ClusterFacts, expected_loss, stricken_nodes
 from ops_pipelines.remediate.guardrails.job_limits import must_serve
 from ops_pipelines.remediate.guardrails.judge import judge
-from ops_pipelines.resources.catalogue_hazards import read_hazards
+from ops_pipelines.resources.catalogue_files import read_hazards
 from tests.domain.builders import (
     INCIDENT,
     NODE,

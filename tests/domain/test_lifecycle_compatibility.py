@@ -24,7 +24,7 @@ from ops_pipelines.core.release import (
     VersionFloor,
 )
 from ops_pipelines.core.rollout import Contradiction
-from ops_pipelines.resources.catalogue_releases import read_tables
+from ops_pipelines.resources.release_files import read_tables
 from ops_pipelines.rollouts.fleet import FleetNode
 from ops_pipelines.rollouts.versions.compatibility import contradictions
 

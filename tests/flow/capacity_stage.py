@@ -11,7 +11,7 @@ from ops_pipelines.capacity.model import Resource
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.resources.statement_files import PlanDirectory
+from ops_pipelines.resources.page_files import PlanDirectory
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.teams.price import InstalledNode
 from ops_pipelines.teams.projects import CapacityPolicy, CapacitySettings, LeadTime, Sku, StoreExpansion

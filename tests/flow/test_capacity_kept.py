@@ -8,7 +8,7 @@ import pytest
 
 from ops_pipelines.capacity.hindsight import keep_page, keep_report, kept_as, kept_check, kept_report
 from ops_pipelines.core.record import StatementFilesError
-from ops_pipelines.resources.statement_files import PlanDirectory
+from ops_pipelines.resources.page_files import PlanDirectory
 from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow import capacity_samples as samples
 

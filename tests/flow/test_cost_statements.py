@@ -20,7 +20,7 @@ from ops_pipelines.costs.focus_table import billed_cents, export_statement, keep
 from ops_pipelines.costs.statement import Service
 from ops_pipelines.costs.statements import Charge, statement_of
 from ops_pipelines.costs.usage import Fate
-from ops_pipelines.resources.statement_files import StatementDirectory
+from ops_pipelines.resources.page_files import StatementDirectory
 from tests.flow.cost_stage import AGREEMENTS, ALPHA, BETA, GPUS, LAB, PRICES, CostLedger, Stage, berlin
 from tests.flow.review_stage import act, broken, line
 

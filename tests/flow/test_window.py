@@ -338,9 +338,6 @@ def test_a_panel_that_moved_on_is_the_one_that_is_made_anew(seed: int) -> None:
         anew = panel_from_tables(tables, start=begin, end=end, step_seconds=15, topology=TOPOLOGY, jobs=jobs)
         assert_same(moved, anew)
         np.testing.assert_array_equal(moved.held_by, anew.held_by)
-        for name in ("gpus", "nodes", "ports", "disks", "racks", "jobs"):
-            kinds = [{key: each.dtype for key, each in getattr(of, name).values.items()} for of in (moved, anew)]
-            assert kinds[0] == kinds[1]
 
 
 def test_allocations_of_the_hours_are_read_with_the_rest(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ops_pipelines.core.rollout import InstallOrder
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
-from ops_pipelines.resources.fleet.node_commands import CommandFleet
+from ops_pipelines.resources.fleet.command_fleet import CommandFleet
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.scenario import lab_scenario
 from ops_pipelines.simulator.twin import Twin

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.drills.documented_steps import (
-    README,
+    INSTALL,
     START_GUARD,
     DocumentedStepError,
     at,
@@ -79,7 +79,7 @@ def test_the_documents_have_what_the_drills_type() -> None:
         ("ops-pipelines", "check-config"),
         ("ops-pipelines", "status", "--wait"),
     ):
-        assert step(README, *words)
+        assert step(INSTALL, *words)
     assert step(START_GUARD, "ops-pipelines", "guard", "install")
     assert step(START_GUARD, "systemctl", "restart", "slurmctld")
     assert "watch" in unit_command("ops-pipelines-start-guard.service")[-1]

@@ -13,7 +13,7 @@ from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.remediate.guardrails.facts import drain_owner, drain_reason
-from ops_pipelines.resources.slurm.reboots import SlurmReboots
+from ops_pipelines.resources.slurm.client import SlurmReboots
 from tests.lab.slurm_server import start_cluster
 from tests.lab.test_slurm_contract import SlurmWorld, state_of
 

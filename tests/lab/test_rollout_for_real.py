@@ -81,7 +81,7 @@ def test_a_bad_kernel_lies_on_the_disk_and_never_runs(tmp_path: Path) -> None:
 
 
 def test_a_node_tells_what_runs_as_the_fleet_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from ops_pipelines.resources.fleet.install_documents import versions_from_json
+    from ops_pipelines.resources.fleet.documents import versions_from_json
 
     disk_in(tmp_path)
 

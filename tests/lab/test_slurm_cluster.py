@@ -24,7 +24,7 @@ from ops_pipelines.drills.writer_watch import (
     find_overlaps,
     read_writes,
 )
-from ops_pipelines.resources.command_line import run_command
+from ops_pipelines.resources.commands import run_command
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 from tests.lab.slurm_server import start_cluster
 

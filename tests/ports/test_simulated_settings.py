@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.scheduler import SchedulerSettings
-from ops_pipelines.resources.command_line import CommandAnswer
-from ops_pipelines.resources.slurm.settings import SlurmSettings
+from ops_pipelines.resources.commands import CommandAnswer
+from ops_pipelines.resources.slurm.quotas import SlurmSettings
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, Scenario, cluster_nodes
 from ops_pipelines.simulator.settings import SimulatedSettings
 from ops_pipelines.simulator.twin import Twin

@@ -6,7 +6,7 @@ Its first state is a recorded one; that it prints this state byte by byte is a t
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ops_pipelines.resources.command_line import CommandAnswer
+from ops_pipelines.resources.commands import CommandAnswer
 
 RECORDED = Path(__file__).parents[1] / "data" / "slurm"
 ASSOCIATIONS = (RECORDED / "sacctmgr-assoc-22.05-limits-typed-and-none.txt").read_text()

@@ -13,8 +13,8 @@ from ops_pipelines.core.entries import Begun, EntryKind, LedgerConflict, LedgerE
 from ops_pipelines.core.observation import HISTORY
 from ops_pipelines.core.proof import Refusal
 from ops_pipelines.resources.ledger.copying import copy_out, put_in
-from ops_pipelines.resources.ledger.seen import SEEN_FILE, SeenFile, mark_from
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.watch import SEEN_FILE, SeenFile, mark_from
 from tests.ports.ledger_samples import (
     NO_LIMIT,
     NOW,

@@ -7,8 +7,8 @@ from pathlib import Path
 from ops_pipelines.core.identity import GpuUuid, NodeName, PciAddress
 from ops_pipelines.core.node_tests import TestResult, TestRun
 from ops_pipelines.core.observation import GpuInspection, NodeInspection, RecoveryAction
-from ops_pipelines.resources.node_tests.results import Bench, NvmlReading
-from ops_pipelines.resources.node_tests.tool_runs import ToolAnswer, ToolEnd
+from ops_pipelines.resources.commands import ToolAnswer, ToolEnd
+from ops_pipelines.resources.node.tool_tests import Bench, NvmlReading
 
 NOW = datetime(2026, 11, 22, 3, 0, tzinfo=UTC)
 NODE = NodeName("gpu003")

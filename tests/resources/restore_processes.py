@@ -13,8 +13,8 @@ from ops_pipelines.resources import restoring
 from ops_pipelines.resources.backup import make_backup
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.ledger import copying
-from ops_pipelines.resources.ledger.seen import SeenFile
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.watch import SeenFile
 from ops_pipelines.resources.restoring import Restored, restore_ledger
 from tests.ports.ledger_samples import NOW, SECOND, decide, incident
 

@@ -21,7 +21,7 @@ _READ_ALL = """
 import json, os, sys
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.resources.node_tests.nvml import read_all
+from ops_pipelines.resources.node.nvml import read_all
 from ops_pipelines.resources.nvml_metrics import NvmlMetrics
 
 told = {}

@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.notes import Audience, Message
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.resources.channel_log import hide_secrets
+from ops_pipelines.resources.channels import hide_secrets
 from ops_pipelines.resources.config.cluster_config import NotifierConfig, NotifierKind
 from ops_pipelines.resources.notifier import AppriseNotifier, FileNotifier
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.resources.slurm.checkpoint_files import CheckpointFiles, parse_change_time
+from ops_pipelines.resources.slurm.jobs import CheckpointFiles, parse_change_time
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ from ops_pipelines.core.machines import NOT_OFFERED, Fleet
 from ops_pipelines.core.release import Change, Component, Means
 from ops_pipelines.core.rollout import InstallOrder, InstallReport, InstallState
 from ops_pipelines.core.sources import SourceError, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.fleet.composed_fleet import ComposedFleet
+from ops_pipelines.resources.fleet.command_fleet import CommandFleet, ComposedFleet
 from ops_pipelines.resources.fleet.installs import InstallNotes
-from ops_pipelines.resources.fleet.node_commands import CommandFleet
 from tests.resources.install_orders import KEY, NODE, OTHER_KEY, change, image, order
 
 COMMAND = change("true")

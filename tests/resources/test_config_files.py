@@ -57,7 +57,7 @@ from ops_pipelines.resources.config.models import (
 )
 from ops_pipelines.resources.config.policy_file import find_cautions, read_policy
 from ops_pipelines.resources.config.strict_yaml import ConfigError
-from ops_pipelines.resources.fleet.node_commands import CommandFleet
+from ops_pipelines.resources.fleet.command_fleet import CommandFleet
 from ops_pipelines.wiring import assemble_observatory
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.release import Artifact, Component
 from ops_pipelines.core.rollout import Direction, InstallReport, InstallState
-from ops_pipelines.resources.fleet.install_documents import (
+from ops_pipelines.resources.fleet.documents import (
     MOST_ORDER_CHARACTERS,
     PlainChange,
     PlainOrder,

@@ -12,7 +12,7 @@ from ops_pipelines.core.identity import ActionKey
 from ops_pipelines.core.release import Component, Means
 from ops_pipelines.core.rollout import Direction, InstallReport, InstallState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.resources.fleet.install_documents import order_from_word
+from ops_pipelines.resources.fleet.documents import order_from_word
 from ops_pipelines.resources.fleet.installs import InstallNote, InstallNotes, order_word, plain_order, worst
 from tests.resources.install_orders import KEY, NODE, OTHER_KEY, OTHER_NODE, change, image, order
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ops_pipelines.core.observation import Checkpointing, Workload
-from ops_pipelines.resources.slurm.job_comment import JobComment, read_job_comment
+from ops_pipelines.resources.slurm.jobs import JobComment, read_job_comment
 
 NOW = datetime(2026, 11, 21, 7, 42, tzinfo=UTC)
 SEVEN = datetime(2026, 11, 21, 7, tzinfo=UTC)

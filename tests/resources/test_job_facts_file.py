@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.plan import RestartCosts
 from ops_pipelines.core.sources import CheckpointSeen, JobFactsError, JobFactsReading
-from ops_pipelines.resources.job_facts_file import CHECKPOINTS_FILE, COSTS_FILE, JobFactsFile
+from ops_pipelines.resources.state_files import CHECKPOINTS_FILE, COSTS_FILE, JobFactsFile
 from tests.domain.builders import ago
 
 SEEN = {

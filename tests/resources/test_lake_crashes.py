@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.resources.lake.files import read_rows
-from ops_pipelines.resources.lake.listing import day_file
+from ops_pipelines.resources.lake.files import day_file, read_rows
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.forked import CONTEXT
 from tests.ports.lake_samples import HOUR, TABLE, cells

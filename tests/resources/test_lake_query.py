@@ -12,11 +12,9 @@ from ops_pipelines.lake import hours
 from ops_pipelines.lake.hours import AGGREGATES
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake import query as querying
-from ops_pipelines.resources.lake.files import write_table_atomically
-from ops_pipelines.resources.lake.listing import day_file
+from ops_pipelines.resources.lake.files import day_file, write_table_atomically
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.resources.lake.query import QueryRefused, query, view_names
-from ops_pipelines.resources.lake.scan import scan
+from ops_pipelines.resources.lake.query import QueryRefused, query, scan, view_names
 from tests.ports.lake_samples import HOUR, TABLE, gpu, many, table
 
 NEXT_HOUR = HOUR + timedelta(hours=1)

@@ -9,8 +9,7 @@ import pytest
 from ops_pipelines.core.lake import LakeError
 from ops_pipelines.lake.hours import aggregate, merge
 from ops_pipelines.lake.schema import TABLES
-from ops_pipelines.resources.lake.files import read_rows
-from ops_pipelines.resources.lake.listing import day_file, list_days
+from ops_pipelines.resources.lake.files import day_file, list_days, read_rows
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.query import query
 from ops_pipelines.resources.lake.retention import RetentionSettings, preview_retention, retain

@@ -13,7 +13,7 @@ from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.record import Recalled
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.resources.lake.window import LakeWindow
+from ops_pipelines.resources.lake.past_work import LakeWindow
 from tests.domain.builders import NOW, after, ago
 
 HOUR = NOW.replace(minute=0)

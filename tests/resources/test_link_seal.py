@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.policy import PolicyError
-from ops_pipelines.resources.link_seal import KeyFileSeal, read_link_key
+from ops_pipelines.resources.web_access import KeyFileSeal, read_link_key
 from tests.ports.ledger_samples import drain, plan
 
 SAYS = {"person": "ada", "plan": "PLAN-0123456789ab"}

@@ -16,10 +16,8 @@ from ops_pipelines.core.node_tests import Measurement, NodeCheck, Serial, TestRe
 from ops_pipelines.core.observation import PowerState, RecoveryAction
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.fleet.node_commands import (
-    CommandFleet,
-)
-from ops_pipelines.resources.fleet.node_documents import check_to_json
+from ops_pipelines.resources.fleet.command_fleet import CommandFleet
+from ops_pipelines.resources.fleet.documents import check_to_json
 
 NODE = NodeName("gpu003")
 GPU = PciAddress("0000:1b:00")

@@ -7,7 +7,7 @@ import pytest
 
 from ops_pipelines.core.identity import ActionKey
 from ops_pipelines.core.node_tests import NodeCheck, TestResult, TestRun
-from ops_pipelines.resources.fleet.node_documents import check_from_json, check_to_json
+from ops_pipelines.resources.fleet.documents import check_from_json, check_to_json
 from tests.resources.node_bench import NODE, NOW
 
 KEY = ActionKey("0123456789abcdef" * 2)

@@ -20,12 +20,11 @@ from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import InstallReport, InstallState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.drills.daemon_processes import wait_until
-from ops_pipelines.resources.fleet.install_documents import PlainOrder, order_to_dict, order_to_word, report_to_json
+from ops_pipelines.resources.fleet.command_fleet import CommandFleet
+from ops_pipelines.resources.fleet.documents import PlainOrder, order_to_dict, order_to_word, report_to_json
 from ops_pipelines.resources.fleet.installs import plain_order
-from ops_pipelines.resources.fleet.node_commands import CommandFleet
-from ops_pipelines.resources.node_lifecycle import install_steps
-from ops_pipelines.resources.node_lifecycle.install_runs import AnotherInstallRuns, GpusBusy, InstallRuns
-from ops_pipelines.resources.node_lifecycle.install_steps import StepResult, carry_out
+from ops_pipelines.resources.node import installs as install_steps
+from ops_pipelines.resources.node.installs import AnotherInstallRuns, GpusBusy, InstallRuns, StepResult, carry_out
 from tests.resources.install_orders import IMAGE, KEY, NODE, OTHER_KEY, OTHER_NODE, SHA256, change, image, order
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
@@ -469,8 +468,8 @@ def test_a_fleet_without_the_commands_says_where_to_name_them() -> None:
 
 def test_the_node_side_is_light_enough_to_answer_in_time() -> None:
     program = (
-        "import sys; import ops_pipelines.cli, ops_pipelines.resources.node_lifecycle.install_runs;"
-        "import ops_pipelines.resources.node_lifecycle.versions;"
+        "import sys; import ops_pipelines.cli, ops_pipelines.resources.node.installs;"
+        "import ops_pipelines.resources.node.versions;"
         "sys.exit(bool({'dagster', 'pyarrow', 'numpy', 'sqlalchemy', 'ansible_runner'} & set(sys.modules)))"
     )
 

@@ -8,12 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.node_tests import TESTS, TestResult, TestRun
-from ops_pipelines.resources.node_tests.dcgm import NotDcgm, dcgm_level, dcgm_memtest, read_dcgm
-from ops_pipelines.resources.node_tests.host import host, software
-from ops_pipelines.resources.node_tests.links import Nic, nccl_loopback, nic_pairwise, pair_up
-from ops_pipelines.resources.node_tests.node_check import NODE_TESTS
-from ops_pipelines.resources.node_tests.nvml import nvidia_smi
-from ops_pipelines.resources.node_tests.tool_runs import ToolAnswer
+from ops_pipelines.resources.commands import ToolAnswer
+from ops_pipelines.resources.node.checks import NODE_TESTS
+from ops_pipelines.resources.node.host import host, software
+from ops_pipelines.resources.node.nvml import nvidia_smi
+from ops_pipelines.resources.node.tool_tests import (
+    Nic,
+    NotDcgm,
+    dcgm_level,
+    dcgm_memtest,
+    nccl_loopback,
+    nic_pairwise,
+    pair_up,
+    read_dcgm,
+)
 from tests.resources.node_bench import ABSENT, HANGS, NO_NVML, Tools, bench, nvml_reading, says
 
 DATA = Path(__file__).parents[1] / "data" / "dcgm"

@@ -14,8 +14,8 @@ import pytest
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import RecoveryAction
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.command_line import CommandAnswer
-from ops_pipelines.resources.fleet.node_commands import CommandFleet
+from ops_pipelines.resources.commands import CommandAnswer
+from ops_pipelines.resources.fleet.command_fleet import CommandFleet
 from ops_pipelines.resources.nvml import NvmlInspector, main, to_json
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)

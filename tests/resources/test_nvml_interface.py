@@ -10,9 +10,9 @@ import pytest
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.node_tests import TestResult
 from ops_pipelines.core.observation import RecoveryAction
-from ops_pipelines.resources.node_tests.nvml import read_nvml
-from ops_pipelines.resources.node_tests.results import NvmlReading
-from ops_pipelines.resources.node_tests.tool_runs import ToolAnswer, ToolEnd
+from ops_pipelines.resources.commands import ToolAnswer, ToolEnd
+from ops_pipelines.resources.node.nvml import read_nvml
+from ops_pipelines.resources.node.tool_tests import NvmlReading
 from tests.resources.stub_nvml import H100, H200, build_stub, read_variants
 
 NODE = NodeName("gpu003")

@@ -8,7 +8,7 @@ import pytest
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.resources.live_process import LiveProcess
-from ops_pipelines.resources.node_tests.nvml import read_nvml
+from ops_pipelines.resources.node.nvml import read_nvml
 from tests.resources.node_bench import Tools
 
 

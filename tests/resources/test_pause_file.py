@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.entries import Pause
-from ops_pipelines.resources.pause_file import PAUSE_FILE, PauseFile
+from ops_pipelines.resources.state_files import PAUSE_FILE, PauseFile
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ORDER = Pause(actor="day-shift", since=NOON, reason="moving racks")
@@ -111,7 +111,7 @@ def test_disk_that_takes_no_content_takes_the_pause(
     def full(*_: object, **__: object) -> None:
         raise OSError(fault, os.strerror(fault))
 
-    monkeypatch.setattr("ops_pipelines.resources.pause_file.put_whole", full)
+    monkeypatch.setattr("ops_pipelines.resources.state_files.put_whole", full)
     file = PauseFile(tmp_path)
 
     with suppress(OSError) if is_paused else pytest.raises(OSError, match="denied"):

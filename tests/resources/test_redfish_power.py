@@ -17,7 +17,7 @@ from ops_pipelines.core.observation import PowerState
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.rollout import InstallOrder
 from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.command_line import CommandAnswer
+from ops_pipelines.resources.commands import CommandAnswer
 from ops_pipelines.resources.config.redfish_settings import Authentication, RedfishSettings
 from ops_pipelines.resources.fleet.redfish_line import MAX_ANSWER_BYTES
 from ops_pipelines.resources.fleet.redfish_power import RedfishFleet, RedfishPower

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.rollout import InstallState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.resources.fleet.redfish_images import ImageBody
-from ops_pipelines.resources.fleet.redfish_push import push
-from ops_pipelines.resources.fleet.redfish_records import Image, UpdateRecord, UpdateRecords
+from ops_pipelines.resources.fleet.redfish_order import push
+from ops_pipelines.resources.fleet.redfish_records import Image, ImageBody, UpdateRecord, UpdateRecords
 from tests.resources.fake_bmc import answer, extended_error, serve_bmc
 from tests.resources.fake_firmware_bmc import INVENTORY, PUSH, SERVICE, FirmwareBmc
 from tests.resources.redfish_fault_proxy import FaultProxy, Kind, serve_proxy

@@ -20,10 +20,10 @@ from ops_pipelines.core.release import (
     ReleaseName,
     Reversibility,
 )
-from ops_pipelines.resources.catalogue_releases import read_tables
 from ops_pipelines.resources.config.release_artifacts import hash_artifacts, read_here
 from ops_pipelines.resources.config.release_file import find_release, read_release, release_names
 from ops_pipelines.resources.config.release_models import ArtifactModel, ChangeModel, ClaimsModel, ReleaseModel
+from ops_pipelines.resources.release_files import read_tables
 from ops_pipelines.rollouts.fleet import FleetNode
 from ops_pipelines.rollouts.versions.compatibility import contradictions
 

@@ -7,7 +7,7 @@ import pytest
 
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.resources.rollout_files import ReleaseDirectory
+from ops_pipelines.resources.release_files import ReleaseDirectory
 
 SHIPPED = Path(__file__).parents[2] / "releases"
 RELEASE = """

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ops_pipelines.core.sources import BodyKind, Page, Query, Sample, SourceUnavailable
-from ops_pipelines.resources.sampled_telemetry import SampledTelemetry
+from ops_pipelines.resources.exporters import SampledTelemetry
 
 AT = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 STEP = timedelta(seconds=15)

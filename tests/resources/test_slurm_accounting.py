@@ -8,7 +8,7 @@ import pytest
 
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.lake.accounting import read_waiting
-from ops_pipelines.resources.command_line import CommandAnswer
+from ops_pipelines.resources.commands import CommandAnswer
 from ops_pipelines.resources.slurm.accounting import DELIMITER, SlurmAccounting
 
 RECORDED = Path(__file__).parents[1] / "data" / "slurm"

@@ -10,8 +10,7 @@ import pytest
 from ops_pipelines.core.observation import Checkpointing, JobState, NodeState, NodeStatus, Workload
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.slurm.answers import read_config_answer, read_nodes_answer
-from ops_pipelines.resources.slurm.job_rows import JobRow
-from ops_pipelines.resources.slurm.jobs import read_jobs_answer
+from ops_pipelines.resources.slurm.jobs import JobRow, read_jobs_answer
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 NOW = datetime(2026, 11, 21, 7, 42, tzinfo=UTC)

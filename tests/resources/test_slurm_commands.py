@@ -14,7 +14,7 @@ from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.observation import Checkpointing
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.command_line import CommandAnswer, run_command
+from ops_pipelines.resources.commands import CommandAnswer, run_command
 from ops_pipelines.resources.slurm.client import COMMAND_LIMIT_SECONDS
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 

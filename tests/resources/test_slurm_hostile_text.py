@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import JobId, NodeName
-from ops_pipelines.resources.command_line import CommandAnswer
+from ops_pipelines.resources.commands import CommandAnswer
 from ops_pipelines.resources.slurm.jobs import read_jobs_answer
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 

@@ -8,8 +8,7 @@ import pytest
 
 from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.observation import JobState, JobStatus, Workload
-from ops_pipelines.resources.slurm.job_rows import Component, JobRow, join_components
-from ops_pipelines.resources.slurm.jobs import read_jobs_answer
+from ops_pipelines.resources.slurm.jobs import Component, JobRow, join_components, read_jobs_answer
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 RECORDED_AT = datetime(2026, 11, 22, 2, 31, 30, tzinfo=UTC)

@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.core.quota_limits import AccountQuota, QuotaChange, TypedLimits
 from ops_pipelines.core.sources import SourceNonsense
-from ops_pipelines.resources.slurm.quota_answers import (
+from ops_pipelines.resources.slurm.quota_limits import (
+    MOST_NAMES,
+    checked_name,
+    checked_type,
+    counted_types,
     gpu_limits,
+    judge_by_settings,
+    judge_enforcement,
+    plan_commands,
     read_associations,
     read_followed_limits,
     read_gpu_partitions,
@@ -17,8 +24,6 @@ from ops_pipelines.resources.slurm.quota_answers import (
     read_settings,
     requested_gpus,
 )
-from ops_pipelines.resources.slurm.quota_commands import MOST_NAMES, checked_name, checked_type, plan_commands
-from ops_pipelines.resources.slurm.quota_probe import counted_types, judge_by_settings, judge_enforcement
 from tests.resources.fake_slurm_quotas import (
     ASSOCIATIONS,
     PARTITIONS,

@@ -7,7 +7,7 @@ import pytest
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.core.quota_limits import FairshareChange, QuotasHalfApplied, TypedLimits
 from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.command_line import CommandAnswer
+from ops_pipelines.resources.commands import CommandAnswer
 from ops_pipelines.resources.slurm.quotas import SlurmQuotas
 from tests.ports.quotas_contract import QuotasContract, QuotasWorld, limit, limits, undone
 from tests.resources.fake_slurm_quotas import (

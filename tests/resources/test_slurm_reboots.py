@@ -9,8 +9,8 @@ import pytest
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.command_line import CommandAnswer
-from ops_pipelines.resources.slurm.reboots import SlurmReboots
+from ops_pipelines.resources.commands import CommandAnswer
+from ops_pipelines.resources.slurm.client import SlurmReboots
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 NODE = NodeName("gpu001")

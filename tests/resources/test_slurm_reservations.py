@@ -7,7 +7,7 @@ import pytest
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.sources import SourceNonsense
-from ops_pipelines.resources.slurm.reservations import (
+from ops_pipelines.resources.slurm.answers import (
     Reservation,
     booking_words,
     can_be_changed,

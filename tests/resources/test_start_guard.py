@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.resources.command_line import CommandAnswer, run_command
+from ops_pipelines.resources.commands import CommandAnswer, run_command
 from ops_pipelines.resources.slurm.guard.installation import (
     ENVIRONMENT,
+    GuardStatus,
     Installation,
     change_slurm_conf,
     next_prolog_of,
@@ -22,7 +23,6 @@ from ops_pipelines.resources.slurm.guard.installation import (
     prolog_of,
     with_prolog,
 )
-from ops_pipelines.resources.slurm.guard.standing import GuardStatus
 from ops_pipelines.resources.slurm.guard.start_guard import (
     GuardError,
     Settings,

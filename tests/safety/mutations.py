@@ -23,7 +23,7 @@ from ops_pipelines.remediate.acts import judgement
 from ops_pipelines.remediate.guardrails import blast_radius
 from ops_pipelines.remediate.guardrails import judge as guardrails
 from ops_pipelines.remediate.guardrails.facts import ClusterFacts, drain_reason
-from ops_pipelines.resources.ledger import proofs as ledger_proofs
+from ops_pipelines.resources.ledger import actions as ledger_actions
 from tests.safety.rules import NEEDS_OUR_DRAIN
 from tests.scenarios.small_autopilot import SmallAutopilot
 
@@ -304,7 +304,7 @@ def without(*names: str, keeps_second_opinion: bool = False) -> Iterator[None]:
             for proofs in (plan_proof, act_proof):
                 stack.enter_context(replaced(proofs._contradictions, lambda *_: ()))
         if "executed_without_proof" in names:
-            stack.enter_context(replaced(ledger_proofs.refusal_of_unproved, lambda *_, **__: None))
+            stack.enter_context(replaced(ledger_actions.refusal_of_unproved, lambda *_, **__: None))
         if "judge_proof" in names:
             stack.enter_context(replaced(blast_radius.judge_proof, lambda *_: None))
         yield

@@ -24,7 +24,7 @@ from ops_pipelines.resources.ledger.chain import Decision
 from ops_pipelines.resources.ledger.database import LedgerDatabase
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.ledger.watch import Watch
-from ops_pipelines.resources.pause_file import PauseFile
+from ops_pipelines.resources.state_files import PauseFile
 from tests.safety.quick_database import QuickDatabase
 
 _OF_STATE = frozenset({"actions", "approvals", "entries", "evidence", "incidents", "rollout_nodes", "rollouts"})

@@ -52,7 +52,7 @@ from ops_pipelines.remediate.acts.facts import TTL, Lease
 from ops_pipelines.remediate.plans.overlaps import see_to_overlaps
 from ops_pipelines.remediate.plans.reflex import react, see_to_marks
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
-from ops_pipelines.resources.pause_file import PauseFile
+from ops_pipelines.resources.state_files import PauseFile
 from ops_pipelines.rollouts.cycle import advance_rollouts
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.adapters import SimulatedScheduler

@@ -30,9 +30,9 @@ from ops_pipelines.core.rollout import (
     RolloutState,
 )
 from ops_pipelines.core.sources import SourceError, SourceUnavailable
-from ops_pipelines.resources.catalogue_releases import read_tables
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
-from ops_pipelines.resources.pause_file import PauseFile
+from ops_pipelines.resources.release_files import read_tables
+from ops_pipelines.resources.state_files import PauseFile
 from ops_pipelines.rollouts import orders
 from ops_pipelines.rollouts.cycle import CycleReport, advance_rollouts
 from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind

@@ -15,7 +15,7 @@ from ops_pipelines.people import orders
 from ops_pipelines.people.orders import link_for, read_link
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.by_hand import ByHandRefused
-from ops_pipelines.resources.link_seal import KeyFileSeal
+from ops_pipelines.resources.web_access import KeyFileSeal
 from ops_pipelines.simulator import ground_truth
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

@@ -16,7 +16,7 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.definitions import build_defs, resources_of
+from ops_pipelines.definitions import defs as load_definitions
 from ops_pipelines.drills.dagster_api import ENDED, RunState
 from ops_pipelines.drills.lake_fill import ASSETS
 from ops_pipelines.resources.lake.query import query
@@ -65,7 +65,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
     day = Day.before(SystemClock().now())
     with (
         start_victoria_metrics(home, list(stage.rows_of(day))) as url,
-        stage.set_up(home / "cluster", metrics_url=url, day=day, instance_file=PROJECT / "dagster.yaml") as on,
+        stage.set_up(
+            home / "cluster", metrics_url=url, day=day, instance_file=PROJECT / "deploy" / "dagster.yaml"
+        ) as on,
     ):
         yield Filled(stage=on, runs=fill(on, partitions=day.partitions))
 
@@ -330,8 +332,9 @@ def fill_here(cluster_file: Path, *, partitions: Sequence[str]) -> bool:
         "dagster/asset_partition_range_start": partitions[0],
         "dagster/asset_partition_range_end": partitions[-1],
     }
-    job = build_defs(resources_of(cluster_file)).resolve_job_def("fill_hour")
-    with dg.DagsterInstance.ephemeral() as instance:
+    with pytest.MonkeyPatch.context() as environment, dg.DagsterInstance.ephemeral() as instance:
+        environment.setenv("OPS_PIPELINES_CLUSTER", str(cluster_file))
+        job = load_definitions().resolve_job_def("fill_hour")
         return job.execute_in_process(tags=tags, instance=instance).success
 
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 _RUN = """
 import dagster as dg
 from ops_pipelines.assets.run_lease import LEASE_TAG
-from ops_pipelines.definitions import cluster_resource, defs
+from ops_pipelines.definitions import ClusterPorts, defs
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.runs import hold_lease
 from ops_pipelines.wiring import open_cluster
@@ -27,10 +27,10 @@ import os
 
 with dg.DagsterInstance.get() as instance:
     file = Path(os.environ["OPS_PIPELINES_CLUSTER"]).resolve()
-    with dg.build_sensor_context(instance=instance, resources={"cluster": cluster_resource(file)}) as context:
+    with dg.build_sensor_context(instance=instance, resources={"cluster": ClusterPorts()}) as context:
         fault_sensor(context)
     tags = {LEASE_TAG: hold_lease(open_cluster(file))}
-    assert defs.resolve_job_def("remediate").execute_in_process(instance=instance, tags=tags).success
+    assert defs().resolve_job_def("remediate").execute_in_process(instance=instance, tags=tags).success
 """
 """A tick that finds the fault, and the run that answers it."""
 _COMMAND = "from ops_pipelines.cli import main; main()"

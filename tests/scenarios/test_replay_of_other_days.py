@@ -12,7 +12,7 @@ from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.core.record import ApprovalLinks
 from ops_pipelines.people import orders
 from ops_pipelines.people.orders import link_for, read_link
-from ops_pipelines.resources.link_seal import KeyFileSeal
+from ops_pipelines.resources.web_access import KeyFileSeal
 from ops_pipelines.review.replay.replay import replay
 from ops_pipelines.review.replay.result import Difference, Replay
 from ops_pipelines.simulator.journal import FaultKind

@@ -20,7 +20,7 @@ from bench.timing import (
 )
 from bench.timing_histories import LOADS, Fit, draw_history
 from ops_pipelines.core.finding import UNKNOWN_HAZARD
-from ops_pipelines.resources.catalogue_hazards import read_hazards
+from ops_pipelines.resources.catalogue_files import read_hazards
 
 FEW = 40
 

@@ -13,7 +13,7 @@ from ops_pipelines.assets.hours import key_of_hour
 from ops_pipelines.assets.pictures import describe_hours
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.cluster import Cluster, Observatory
-from ops_pipelines.definitions import build_defs, resources_of
+from ops_pipelines.definitions import RESOURCES, build_defs
 from ops_pipelines.resources.lake.io_manager import LakeIOManager
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.teams.contracts import Agreements
@@ -45,14 +45,13 @@ def lake_definitions(observatory: Observatory, *, clock: Clock, agreements: Agre
     assert isinstance(lake, ParquetLake)
     # What fills hours asks the observatory alone: there is no cluster to act on.
     desk = TeamsDesk(cluster=cast("Cluster", None), observatory=observatory, agreements=agreements)
-    resources = resources_of(Path("no-cluster.yaml"))
-    resources |= {
+    given = {
         name: dg.ResourceDefinition.hardcoded_resource(value)
         for name, value in {"observatory": observatory, "lake": lake, "teams_desk": desk}.items()
     }
     io_manager = LakeIOManager(lake, clock=clock, describe=describe_hours)
-    resources["lake_io_manager"] = dg.IOManagerDefinition.hardcoded_io_manager(io_manager)
-    return build_defs(resources)
+    hours = dg.IOManagerDefinition.hardcoded_io_manager(io_manager)
+    return build_defs({**RESOURCES, **given, "lake_io_manager": hours})
 
 
 def fill(

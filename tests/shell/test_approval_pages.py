@@ -12,7 +12,7 @@ from ops_pipelines.core.entries import ApprovalWay
 from ops_pipelines.core.identity import JobId, PlanId
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.people.orders import read_link
-from ops_pipelines.resources.link_seal import KeyFileSeal
+from ops_pipelines.resources.web_access import KeyFileSeal
 from tests.shell.approval_stage import BASE_URL, Pages, desk_with_links, served
 from tests.shell.desk import HOSTILE, Desk
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.capacity import QUARTERS, CapacityConfig, day_of, prove_complete
+from ops_pipelines.assets.capacity import CapacityConfig, day_of, prove_complete
 from ops_pipelines.assets.capacity_pages import describe_report
-from ops_pipelines.automation import capacity_schedule
+from ops_pipelines.assets.partitions import QUARTERS
+from ops_pipelines.automation import capacity_schedule_in
 from ops_pipelines.capacity.hindsight import kept_check, kept_report
 from ops_pipelines.capacity.past import Completeness
 from ops_pipelines.core.proposal import GpuType
@@ -206,12 +207,12 @@ def test_a_quarter_runs_on_its_first_day_and_is_checked_in_its_other_months(
     file.write_text("teams: teams.yaml\n", encoding="utf-8")
     monkeypatch.setenv("OPS_PIPELINES_CLUSTER", str(file))
 
-    found = capacity_schedule(dg.build_schedule_context(scheduled_execution_time=at))
+    found = capacity_schedule_in("Europe/Berlin")(dg.build_schedule_context(scheduled_execution_time=at))
 
     assert isinstance(found, dg.RunRequest)
     assert found.partition_key == key
     assert found.run_config == ({"ops": {"capacity_forecast": {"config": {"as_of": as_of}}}} if as_of else {})
-    assert capacity_schedule.cron_schedule == "0 6 1 * *"
+    assert capacity_schedule_in("Europe/Berlin").cron_schedule == "0 6 1 * *"
 
 
 def test_without_teams_no_quarter_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,4 +222,4 @@ def test_without_teams_no_quarter_is_planned(tmp_path: Path, monkeypatch: pytest
 
     context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 10, 1, 6, tzinfo=UTC))
 
-    assert isinstance(capacity_schedule(context), dg.SkipReason)
+    assert isinstance(capacity_schedule_in("UTC")(context), dg.SkipReason)

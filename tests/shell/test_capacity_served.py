@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 
 from ops_pipelines.capacity.document import json_of
 from ops_pipelines.capacity.model import first_day_of, quarter_before, quarter_of
-from ops_pipelines.resources.statement_files import CAPACITY_DIRECTORY, PlanDirectory
+from ops_pipelines.resources.page_files import CAPACITY_DIRECTORY, PlanDirectory
 from ops_pipelines.server import build_app
 from tests.pages.capacity_sample import whole_report
 from tests.shell.desk import Desk

@@ -12,11 +12,11 @@ import pytest
 
 from ops_pipelines.assets.cluster_zone import zone_in
 from ops_pipelines.assets.costs import chargeback, prove_each_once, usage_ledger
-from ops_pipelines.automation import charge_schedule
+from ops_pipelines.automation import charge_schedule_in
 from ops_pipelines.costs.gather_usage import AttemptCount, part_of, usage_of
 from ops_pipelines.costs.usage import Fate
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
-from ops_pipelines.resources.statement_files import StatementDirectory
+from ops_pipelines.resources.page_files import StatementDirectory
 from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow.cost_stage import AGREEMENTS, ALPHA, GPUS, CostLedger, Stage, berlin
 from tests.shell.definitions_on import definitions_on
@@ -153,11 +153,11 @@ def test_a_month_that_is_over_is_charged_whole_and_nobody_is_told(tmp_path: Path
     ],
 )
 def test_the_first_mornings_of_a_month_charge_the_one_before_too(day: int, keys: list[str]) -> None:
-    at = datetime(2026, 12, day, 5, 40, tzinfo=ZoneInfo(charge_schedule.execution_timezone or "UTC"))
+    at = datetime(2026, 12, day, 5, 40, tzinfo=ZoneInfo("Europe/Berlin"))
 
     with dg.DagsterInstance.ephemeral() as instance:
         context = dg.build_schedule_context(instance=instance, scheduled_execution_time=at.astimezone(UTC))
-        requests = list(cast("Iterable[dg.RunRequest]", charge_schedule(context)))
+        requests = list(cast("Iterable[dg.RunRequest]", charge_schedule_in("Europe/Berlin")(context)))
 
     assert [each.partition_key for each in requests] == keys
 

@@ -3,14 +3,18 @@
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import dagster as dg
 import pytest
 
-from ops_pipelines.definitions import LAKE_ASSETS, defs
+from ops_pipelines.definitions import LAKE_ASSETS, RESOURCES
+from ops_pipelines.definitions import defs as load_definitions
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
 
+ROOT = Path(__file__).resolve().parents[2]
+defs = load_definitions()
 MEANING = ("inventory", "gpu_efficiency", "monitoring_coverage")
 HISTORY = ("lemon_scores", "wear_out", "fleet_defects", "interruption_costs")
 HEAVY = (
@@ -224,6 +228,63 @@ def test_jobs_sensors_and_schedules_are_these() -> None:
     }
 
 
+KINDS = {
+    "act": {"remediate", "verify_nodes", "advance_rollouts", "set_quotas", "drain_node", "return_node"},
+    "ask": {"pause_autopilot", "resume_autopilot", "approve_plan", "start_rollout", "steer_rollout"},
+    "inspect": {
+        *("report_shift", "weigh_history", "review_week", "compare_policies", "look_at_versions", "plan_rollout"),
+        *("charge_teams", "advise_teams", "warn_of_idle", "report_placement", "plan_capacity", "rebalance_quotas"),
+    },
+    "maintain": {"fill_hour", "sum_demand", "keep_lake"},
+}
+
+
+def test_each_job_is_of_one_kind_by_which_people_find_it() -> None:
+    found: dict[str, set[str]] = {}
+    for job in defs.get_repository_def().get_all_jobs():
+        if not job.name.startswith("__"):
+            found.setdefault(job.tags["ops_pipelines/kind"], set()).add(job.name)
+
+    assert found == KINDS
+
+
+@pytest.mark.parametrize("name", sorted(set().union(*KINDS.values())))
+def test_each_job_says_what_it_does_when_to_launch_it_and_what_it_changes(name: str) -> None:
+    what, when, changes = (defs.resolve_job_def(name).description or "").split("\n\n")
+
+    assert what
+    assert when.startswith("When: ")
+    assert changes.startswith("Changes: ")
+
+
+def test_every_asset_has_an_owner() -> None:
+    graph = defs.resolve_asset_graph()
+
+    owners = {key.to_user_string(): graph.get(key).owners for key in graph.get_all_asset_keys()}
+
+    assert {name: len(each) for name, each in owners.items() if len(each) != 1} == {}
+
+
+def test_an_asset_that_a_schedule_makes_for_people_is_late_when_one_turn_was_missed() -> None:
+    graph = defs.resolve_asset_graph()
+    every = {"hour": 1, "shift": 8, "day": 24, "week": 7 * 24, "month": 31 * 24}
+    made = {
+        **dict.fromkeys(("monitoring_coverage", "gpu_efficiency", "fleet_versions"), "hour"),
+        "shift_report": "shift",
+        **dict.fromkeys((*HISTORY, "gpu_demand_daily", "gpu_quotas", "chargeback", "placement_report"), "day"),
+        **dict.fromkeys(("weekly_review", "efficiency_advice"), "week"),
+        "capacity_plan": "month",
+    }
+
+    policies = {key.to_user_string(): graph.get(key).freshness_policy for key in graph.get_all_asset_keys()}
+
+    with_policy = {name: policy for name, policy in policies.items() if policy is not None}
+    assert set(with_policy) == set(made)
+    for name, policy in with_policy.items():
+        hours = every[made[name]]
+        assert hours < policy.warn_window.to_timedelta() / timedelta(hours=1) <= 2 * hours, name
+
+
 def test_sensors_and_schedules_run_by_default() -> None:
     repository = defs.get_repository_def()
 
@@ -362,3 +423,70 @@ def test_an_hour_whose_demand_alone_failed_is_asked_for_again() -> None:
     filled = [f"2026-11-20-{hour:02}:00" for hour in range(18, 23)]
 
     assert asked_at_two_past(filled, uncounted=["2026-11-20-20:00"]) == ["2026-11-20-23:00", "2026-11-20-20:00"]
+
+
+_WATCHED_IMPORT = """
+import os, sys
+
+import dagster  # Reads settings of its own.
+
+asked, read = [], []
+
+class Watched(dict):
+    def __getitem__(self, key):
+        asked.append(key)
+        return super().__getitem__(key)
+    def get(self, key, default=None):
+        asked.append(key)
+        return super().get(key, default)
+    def __contains__(self, key):
+        asked.append(key)
+        return super().__contains__(key)
+
+os.environ = Watched(os.environ)
+sys.addaudithook(lambda event, args: event == "open" and isinstance(args[0], str) and read.append(args[0]))
+
+import ops_pipelines.definitions as definitions
+
+print([name for name in asked if name.startswith("OPS_PIPELINES")])
+print([path for path in read if path.startswith(os.getcwd()) or path.endswith((".yaml", ".yml", ".json"))])
+definitions.defs().get_repository_def()
+"""
+
+
+def test_importing_the_definitions_reads_no_environment_and_no_file(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").mkdir()  # Whoever reads it fails, whatever user runs this.
+
+    done = subprocess.run(
+        [sys.executable, "-c", _WATCHED_IMPORT],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[]", "[]"]
+
+
+def test_resources_have_no_setting_that_a_form_could_override() -> None:
+    assert [name for name, resource in RESOURCES.items() if type(resource).model_fields] == []
+
+
+def test_partitions_begin_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPS_PIPELINES_FIRST_HOUR", "2025-05-20-07:00")
+
+    graph = load_definitions().resolve_asset_graph()
+
+    names = ("gpu_telemetry", "lemon_scores", "gpu_quotas", "weekly_review", "efficiency_advice", "chargeback")
+    first = {name: graph.get(dg.AssetKey(name)).partitions_def for name in (*names, "capacity_plan")}
+    assert {name: each.get_first_partition_key() for name, each in first.items() if each is not None} == {
+        "gpu_telemetry": "2025-05-20-07:00",
+        "lemon_scores": "2025-05-20",
+        "gpu_quotas": "2025-05-20",
+        "weekly_review": "2025-05-26",
+        "efficiency_advice": "2025-05-26",
+        "chargeback": "2025-05",
+        "capacity_plan": "2025-04-01",
+    }

@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.core.cluster import HOUR, Observatory
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import TeamName, Terms
-from ops_pipelines.definitions import defs
+from ops_pipelines.definitions import defs as load_definitions
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.accounting import SimulatedAccounting
 from ops_pipelines.simulator.adapters import SimulatedScheduler
@@ -159,7 +159,7 @@ def test_a_day_is_summed_with_a_picture_and_what_is_missing(simulated: Simulated
 
 @pytest.mark.parametrize("hour", [1, 13])
 def test_the_day_before_is_summed_twice(hour: int) -> None:
-    repository = defs.get_repository_def()
+    repository = load_definitions().get_repository_def()
     with dg.instance_for_test() as instance:
         context = dg.build_schedule_context(
             instance=instance,

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def read(name: str) -> dict[str, object]:
-    content = yaml.safe_load((ROOT / name).read_text())
+    content = yaml.safe_load((ROOT / "deploy" / name).read_text())
     assert isinstance(content, dict)
     return content
 
@@ -34,7 +34,7 @@ def test_the_instances_differ_in_their_storage_only() -> None:
 def test_the_instance_on_postgres_takes_every_part_of_its_address_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.postgres.yaml").read_text())
+    (tmp_path / "dagster.yaml").write_text((ROOT / "deploy" / "dagster.postgres.yaml").read_text())
     for name, part in {"HOST": "db.example", "PORT": "5433", "USER": "ops", "PASSWORD": "p", "NAME": "runs"}.items():
         monkeypatch.setenv(f"{DATABASE_PREFIX}{name}", part)
 
@@ -50,7 +50,7 @@ def test_the_instance_on_postgres_takes_every_part_of_its_address_from_the_envir
 def test_the_instance_on_sqlite_keeps_its_files_where_dagster_itself_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.yaml").read_text())
+    (tmp_path / "dagster.yaml").write_text((ROOT / "deploy" / "dagster.yaml").read_text())
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
 
     with DagsterInstance.from_config(str(tmp_path)) as ours:

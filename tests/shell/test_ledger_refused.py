@@ -15,9 +15,9 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.observation import HISTORY
 from ops_pipelines.core.sources import LogBatch, LogLine
-from ops_pipelines.definitions import cluster_resource
+from ops_pipelines.definitions import ClusterPorts
 from ops_pipelines.observe.intake import take_in_conditions, take_in_logs
-from ops_pipelines.resources.ledger.seen import SEEN_FILE
+from ops_pipelines.resources.ledger.watch import SEEN_FILE
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.ledger_mark import keep_seen_beside, seen_key
 from ops_pipelines.sensors.runs import hold_lease
@@ -209,8 +209,9 @@ def test_mark_in_dagsters_storage_outlives_the_state_directory(desk: Desk) -> No
         assert "resume-autopilot" in tick(desk)
 
 
-def test_each_tick_and_run_compares(tmp_path: Path) -> None:
+def test_each_tick_and_run_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(tmp_path)
+    monkeypatch.setenv("OPS_PIPELINES_CLUSTER", str(desk.cluster_file))
     hold_lease(desk.cluster)
     forget_opened()
     with dg.DagsterInstance.ephemeral() as instance:
@@ -219,7 +220,7 @@ def test_each_tick_and_run_compares(tmp_path: Path) -> None:
         def look(context: dg.OpExecutionContext) -> str:
             return str(context.resources.cluster.name)
 
-        @dg.job(resource_defs={"cluster": cluster_resource(desk.cluster_file)})
+        @dg.job(resource_defs={"cluster": ClusterPorts()})
         def one() -> None:
             look()
 

@@ -13,10 +13,10 @@ from ops_pipelines.cli import app
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.identity import ActionKey, NodeName
 from ops_pipelines.core.node_tests import TestResult
-from ops_pipelines.resources.catalogue_gates import GATES_TABLE, shipped_table
-from ops_pipelines.resources.fleet.node_documents import check_from_json
-from ops_pipelines.resources.node_tests import node_check
-from ops_pipelines.resources.node_tests.check_runs import CheckRuns
+from ops_pipelines.resources.catalogue_files import GATES_TABLE, shipped_table
+from ops_pipelines.resources.fleet.documents import check_from_json
+from ops_pipelines.resources.node import checks as node_check
+from ops_pipelines.resources.node.checks import CheckRuns
 from tests.resources.stub_nvml import H200, build_stub
 
 RECORDED = Path(__file__).parents[1] / "data" / "node_check" / "thorough_without_a_gpu.json"

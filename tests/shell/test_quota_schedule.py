@@ -6,7 +6,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.quota_jobs import quota_schedule
+from ops_pipelines.quota_jobs import quota_schedule_in
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_a_morning_without_teams_is_skipped_with_its_reason(
     monkeypatch.setenv("OPS_PIPELINES_CLUSTER", str(file))
 
     context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 11, 22, 5, tzinfo=UTC))
-    found = quota_schedule(context)
+    found = quota_schedule_in("UTC")(context)
 
     if runs:
         assert isinstance(found, dg.RunRequest)

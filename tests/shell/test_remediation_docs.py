@@ -6,7 +6,7 @@ from pathlib import Path
 from ops_pipelines.core.policy import Policy
 from ops_pipelines.remediate.guardrails.judge import read_rulebook
 from ops_pipelines.remediate.ladder import RUNGS
-from ops_pipelines.resources.fleet.node_documents import gpus_of, parse_inspection
+from ops_pipelines.resources.fleet.documents import gpus_of, parse_inspection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "REMEDIATION.md").read_text()
 

@@ -9,7 +9,7 @@ import pytest
 
 from ops_pipelines.assets.run_lease import LEASE_TAG
 from ops_pipelines.core.rollout import NodeStage, RolloutState
-from ops_pipelines.definitions import defs
+from ops_pipelines.definitions import defs as load_definitions
 from ops_pipelines.remediate.acts.facts import TTL
 from ops_pipelines.rollout_jobs import advance_rollouts, rollout_schedule, start_rollout, steer_rollout
 from ops_pipelines.run_lanes import ROLLOUT_TAGS
@@ -163,7 +163,7 @@ def test_whoever_launches_a_pass_by_hand_waits_in_the_lane_of_the_others() -> No
 
 
 def test_nobody_can_materialise_a_pass_and_no_job_that_makes_one_can_be_back_filled() -> None:
-    graph = defs.resolve_asset_graph()
+    graph = load_definitions().resolve_asset_graph()
 
     assert dg.AssetKey("rollout_pass") not in graph.executable_asset_keys
     assert advance_rollouts.partitions_def is None

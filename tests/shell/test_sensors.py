@@ -20,7 +20,7 @@ from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import NodeStatus
 from ops_pipelines.core.scheduler import Scheduler, SchedulerLimits
 from ops_pipelines.core.sources import LogBatch, Sample, SourceUnavailable
-from ops_pipelines.definitions import defs
+from ops_pipelines.definitions import defs as load_definitions
 from ops_pipelines.remediate.acts.facts import TTL
 from ops_pipelines.remediate.plans.configuration import read_vital_signs
 from ops_pipelines.sensors.fault import BETWEEN_TICKS, fault_sensor
@@ -127,7 +127,7 @@ def begin_run(
     lease_token: str | None = None,
     job_name: str = "remediate",
 ) -> None:
-    tags = dict(defs.resolve_job_def(job_name).tags)
+    tags = dict(load_definitions().resolve_job_def(job_name).tags)
     if lease_token is not None:
         tags[LEASE_TAG] = lease_token
     instance.add_run(dg.DagsterRun(job_name=job_name, status=status, tags=tags, remote_job_origin=origin_of(job_name)))
@@ -372,7 +372,7 @@ def test_verification_under_way_holds_up_no_run_that_fences_and_moves(
 
     (request,) = requests(turn(remediation_sensor, autopilot, instance))
 
-    assert request.tags["lane"] != defs.resolve_job_def("verify_nodes").tags["lane"]
+    assert request.tags["lane"] != load_definitions().resolve_job_def("verify_nodes").tags["lane"]
 
 
 def test_plan_that_a_lost_lease_left_half_way_is_gone_on_with_by_the_first_tick_of_the_next_holder(
@@ -572,7 +572,7 @@ def test_tick_that_failed_keeps_no_later_one_out() -> None:
 
 
 def test_every_sensor_has_one_tick_at_a_time() -> None:
-    sensors = [each for each in defs.sensors or () if isinstance(each, dg.SensorDefinition)]
+    sensors = [each for each in load_definitions().sensors or () if isinstance(each, dg.SensorDefinition)]
 
     assert len(sensors) == 8
     assert all(hasattr(each._raw_fn, "__wrapped__") for each in sensors)

@@ -1,4 +1,5 @@
 """ARCHITECTURE.md names each module that a log line crosses on its way to a drain, and how often each source is read.
+Of the other four walks: that each module that is named exists, and that they are few enough to be read.
 
 Crossed: called from another room. Left out are values that go along, and those asked for one answer.
 """
@@ -14,6 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import cast
 
+import pytest
+
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.observe.intake import take_in_logs
@@ -24,7 +27,8 @@ from tests.simulator.small_cluster import TRAINING
 
 ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
 PACKAGE = "ops_pipelines."
-MOST_COUNT = 25
+WALKS = ("A log line", "A sample", "A demand series", "A wave", "An approval")
+MOST_COUNT = 24
 NOUNS = "core."
 ACTING = (
     *("observe.intake", "observe.logs.", "remediate.snapshot", "remediate.plans.", "remediate.bundle"),
@@ -123,3 +127,25 @@ def test_one_line_crosses_the_modules_that_are_named_and_no_other(tmp_path: Path
     assert told is not None
     counts = (scheduler.counts["read_nodes"], scheduler.counts["read_jobs"], ledger.counts["read_state"])
     assert tuple(map(int, told.groups())) == counts
+
+
+def walks() -> dict[str, set[str]]:
+    """Return by its heading what each walk names between backticks."""
+    text = ARCHITECTURE.read_text(encoding="utf-8").split("\n## Five walks\n")[1].split("\n## ")[0]
+    parts = [each.split("\n", 1) for each in text.split("\n### ")[1:]]
+    return {heading: set(re.findall(r"`([^`]+)`", body)) for heading, body in parts}
+
+
+@pytest.mark.parametrize("heading", WALKS)
+def test_each_walk_names_modules_that_exist_and_fewer_than_25(heading: str) -> None:
+    words = {each for each in walks()[heading] if not each.startswith("ops-pipelines ")} - {"approve_plan"}
+    package = ARCHITECTURE.parent / "ops_pipelines"
+
+    missing = {name for name in words if not (package / f"{name}.py").is_file()}
+
+    assert missing == set()
+    assert 10 <= len(words) <= MOST_COUNT
+
+
+def test_there_are_five_walks() -> None:
+    assert set(walks()) == set(WALKS)

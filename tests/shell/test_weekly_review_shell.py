@@ -9,7 +9,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.weekly_review import WEEKS, weekly_review
+from ops_pipelines.assets.partitions import WEEKS
+from ops_pipelines.assets.weekly_review import weekly_review
 from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClass
 from ops_pipelines.pages.review_numbers import shown_ratio
 from ops_pipelines.pages.review_sentences import five_sentences

@@ -63,8 +63,8 @@ def growth(panel: Panel, layer: Layer, column: str, *, least: float = 1) -> Grow
     if not len(moving):
         return Growth(moving, np.zeros((len(panel.times), 0)))
     samples = layer.values[column][:, moving]
-    counts = np.zeros(samples.shape, dtype=samples.dtype)
-    np.subtract(samples[1:], samples[:-1], out=counts[1:])
+    counts = np.zeros(samples.shape)
+    np.subtract(samples[1:], samples[:-1], out=counts[1:], dtype=np.float64)
     unknown = np.isnan(samples)
     _bridge(counts, samples, unknown, rows=panel.rows_in(GAP_SECONDS) + 1)
     restarted = np.nonzero(counts < 0)
@@ -73,7 +73,7 @@ def growth(panel: Panel, layer: Layer, column: str, *, least: float = 1) -> Grow
     counts[after[after < len(counts)], places[after < len(counts)]] = 0
     counts[np.isnan(counts)] = 0
     enough = counts.sum(axis=0, dtype=np.float64) >= least
-    return Growth(moving[enough], counts[:, enough].astype(np.float64))
+    return Growth(moving[enough], counts[:, enough])
 
 
 def _bridge(counts: Numbers, samples: Numbers, unknown: Flags, *, rows: int) -> None:
@@ -84,7 +84,8 @@ def _bridge(counts: Numbers, samples: Numbers, unknown: Flags, *, rows: int) -> 
         row, place = row[row >= back], place[row >= back]
         before = samples[row - back, place]
         found = ~np.isnan(before)
-        counts[row[found], place[found]] = samples[row[found], place[found]] - before[found]
+        now = samples[row[found], place[found]]
+        counts[row[found], place[found]] = np.subtract(now, before[found], dtype=np.float64)
         row, place = row[~found], place[~found]
 
 
@@ -449,7 +450,7 @@ def growth_over_gaps(samples: Numbers, *, step_seconds: int) -> Numbers:
     NaN at the first row, where the sample is missing, after longer gaps, and where a counter fell: it began anew.
     """
     grown = np.full(samples.shape, np.nan)
-    np.subtract(samples[1:], samples[:-1], out=grown[1:], casting="unsafe")
+    np.subtract(samples[1:], samples[:-1], out=grown[1:], dtype=np.float64)
     if len(samples) > 2:
         over_gap = np.subtract(samples[2:], samples[:-2], dtype=np.float64) / 2
         np.copyto(grown[2:], over_gap, where=np.isnan(samples[1:-1]))

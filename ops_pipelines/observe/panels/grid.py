@@ -235,7 +235,8 @@ class Placed:
         known = ~np.isnan(values)
         if not known.any():
             return None
-        matrix = np.full((self.row_count, len(self.names)), np.nan, dtype=precision_of(self.name, column))
+        kind = precision_of(self.name, column, values)
+        matrix = np.full((self.row_count, len(self.names)), np.nan, dtype=kind)
         if known.all():
             matrix[self.rows, self.columns] = values
         else:
@@ -320,10 +321,16 @@ def float_values(column: pa.ChunkedArray) -> Floats:
     return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
 
 
-def precision_of(table: str, column: str) -> type[np.float32 | np.float64]:
-    """Return what the numbers of a column need: counters, states and times every digit, gauges not."""
+def precision_of(table: str, column: str, values: NDArray[np.floating]) -> type[np.float32 | np.float64]:
+    """Return what `values` of a column need: half the memory where it holds every digit of them.
+
+    Of gauges not every digit counts. Counters, states and times lose none; most of them are small numbers.
+    """
     quantity = TABLES[table].by_name[column].quantity
-    return np.float32 if quantity is not None and quantity.kind is Kind.GAUGE else np.float64
+    if quantity is not None and quantity.kind is Kind.GAUGE:
+        return np.float32
+    narrow = values.astype(np.float32)
+    return np.float32 if ((narrow == values) | np.isnan(values)).all() else np.float64
 
 
 def _microseconds(at: datetime) -> int:

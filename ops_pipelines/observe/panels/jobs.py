@@ -62,12 +62,13 @@ def summed_counters(samples: Matrix, *, starts: Ints, grid: Grid) -> Matrix:
     filled = np.where(newest >= 0, np.take_along_axis(samples, np.maximum(newest, 0), axis=0), np.nan)
     lately = grid.row_count_of(REMEMBERED_SECONDS)
     grown = np.zeros(samples.shape)
-    grown[1:] = np.nan_to_num(filled[1:] - filled[:-1])
+    grown[1:] = np.nan_to_num(np.subtract(filled[1:], filled[:-1], dtype=np.float64))
     # One that was away for long is as good as new: what it counted meanwhile did not happen in one step.
     grown[1:][np.arange(1, count)[:, None] - newest[:-1] > lately] = 0
     has_fallen = np.add.reduceat(grown < 0, starts, axis=1, dtype=np.int64) > 0
     total = np.cumsum(np.add.reduceat(np.maximum(grown, 0), starts, axis=1), axis=0)
-    first = np.add.reduceat(np.nan_to_num(filled[_first_rows(known, starts), np.arange(samples.shape[1])]), starts)
+    beginnings = np.nan_to_num(filled[_first_rows(known, starts), np.arange(samples.shape[1])])
+    first = np.add.reduceat(beginnings, starts, dtype=np.float64)
     restart = np.maximum.accumulate(np.where(has_fallen, np.arange(count)[:, None], -1), axis=0)
     since = np.take_along_axis(total, np.maximum(restart, 0), axis=0)
     summed = np.where(restart >= 0, total - since, total + first)

@@ -189,11 +189,13 @@ class Rolled:
 
     def _write(self, name: str, values: Floats, numbers: Ints, columns: Ints) -> None:
         is_known = ~np.isnan(values)
+        kind = precision_of(self._name, name, values) if name in self._columns else np.float32
         if name not in self._matrices:
             if not is_known.any():
                 return
-            kind = precision_of(self._name, name) if name in self._columns else np.float32
             self._matrices[name] = np.full((self._capacity, len(self._units)), np.nan, dtype=kind)
+        elif kind is np.float64 and self._matrices[name].dtype != kind:
+            self._matrices[name] = self._matrices[name].astype(kind)  # Anew: the panel before looks at the old one.
         if name == HOLDER:
             is_known[:] = True
         if not is_known.all():

@@ -238,7 +238,8 @@ def _node_columns(find: _Find, *, grid: Grid) -> dict[str, _OfNodes]:
         names = [node for node, _ in own.names]
         found |= {name: (names, matrix) for name, matrix in _matrices(own, NODE_COLUMNS).items()}
         if "cpu_user_seconds" in found and "cpu_system_seconds" in found:
-            found["cpu_busy_seconds"] = names, found["cpu_user_seconds"][1] + found["cpu_system_seconds"][1]
+            user, system = found["cpu_user_seconds"][1], found["cpu_system_seconds"][1]
+            found["cpu_busy_seconds"] = names, np.add(user, system, dtype=np.float64)
     space = _free_space(find("filesystems"))
     if space is not None:
         found["filesystem_available_ratio"] = space

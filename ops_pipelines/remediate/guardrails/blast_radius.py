@@ -43,30 +43,20 @@ def count_parts(
     drained: frozenset[NodeName], facts: ClusterFacts, *, policy: Policy, topology: Topology
 ) -> tuple[list[Remaining], list[str]]:
     """Return every part that a drain touches, before and after, and the limits that are broken by what is new."""
-    total: Counter[tuple[str, str]] = Counter()
-    before: Counter[tuple[str, str]] = Counter()
-    after: Counter[tuple[str, str]] = Counter()
-    concerned = {
-        part for name in drained if topology.knows(name) for part in _parts_of(name, topology.places[name], facts)
-    }
+    declared = topology.places
+    concerned = {part for name in drained if name in declared for part in _parts_of(name, declared[name], facts)}
     being_drained = {
         record.action.node
         for record in facts.records
-        if record.action.verb is Verb.DRAIN
-        and record.outcome is None
+        if record.outcome is None
+        and record.action.verb is Verb.DRAIN
         and facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN
     }
-    # Of a large cluster few nodes share more with a drain than the cluster itself.
-    places = {name for kind, name in concerned if kind != "cluster"}
-    in_partitions = any(kind == "partition" for kind, _ in concerned)
-    for name, place in topology.places.items():
-        was_out = _is_out(name, facts) or name in being_drained
-        shares = in_partitions or not places.isdisjoint((place.rack, place.leaf_switch, place.nvlink_domain))
-        for part in _parts_of(name, place, facts) if shares else _WHOLE:
-            if part in concerned:
-                total[part] += 1
-                before[part] += was_out
-                after[part] += was_out or name in drained
+    was_out = {name for name in declared if _is_out(name, facts) or name in being_drained}
+    members = {part: _members_of(part, facts, topology) for part in concerned}
+    total = {part: len(names) for part, names in members.items()}
+    before = {part: len(names & was_out) for part, names in members.items()}
+    after = {part: len(names & (was_out | drained)) for part, names in members.items()}
     remaining, broken = [], []
     for part in sorted(concerned, key=lambda each: (_KINDS.index(each[0]), each[1])):
         kind, part_name = part
@@ -91,7 +81,6 @@ def count_parts(
     return remaining, broken
 
 
-_WHOLE = (("cluster", ""),)
 _KINDS = ("cluster", "partition", "rack", "leaf_switch", "nvlink_domain")
 
 
@@ -104,6 +93,22 @@ def _parts_of(name: NodeName, place: Place, facts: ClusterFacts) -> list[tuple[s
         ("nvlink_domain", place.nvlink_domain),
         *(("partition", partition) for partition in (() if status is None else status.partitions)),
     ]
+
+
+def _members_of(part: tuple[str, str], facts: ClusterFacts, topology: Topology) -> set[NodeName]:
+    """Return the declared nodes of one part."""
+    kind, name = part
+    match kind:
+        case "cluster":
+            return set(topology.places)
+        case "partition":
+            known = ((each, facts.nodes.get(each)) for each in topology.places)
+            return {each for each, status in known if status is not None and name in status.partitions}
+        case "rack":
+            return {each for each, place in topology.places.items() if place.rack == name}
+        case "leaf_switch":
+            return {each for each, place in topology.places.items() if place.leaf_switch == name}
+    return {each for each, place in topology.places.items() if place.nvlink_domain == name}
 
 
 def _is_out(name: NodeName, facts: ClusterFacts) -> bool:

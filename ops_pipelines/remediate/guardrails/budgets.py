@@ -154,10 +154,11 @@ def keeps_part_caps(case: Case) -> Refusal | None:
     caps, places, nodes = case.policy.blast_caps, case.topology.places, case.facts.nodes
     out = nodes_out_of_service(case.facts, case.topology) | {name}
     for partition in sorted(nodes[name].partitions):
-        out_count = sum(partition in nodes[each].partitions for each in out & nodes.keys())
+        members = case.facts.nodes_in(partition)
+        out_count = len(out & members)
         if out_count <= 1:
             continue
-        node_count = sum(partition in nodes[each].partitions for each in places.keys() & nodes.keys())
+        node_count = len(places.keys() & members)
         if out_count > out_limit(node_count, caps.max_out_per_partition_ratio):
             return wait(
                 "partition_cap",
@@ -174,8 +175,11 @@ def keeps_part_caps(case: Case) -> Refusal | None:
         )
     in_domain = [each for each in out & places.keys() if places[each].nvlink_domain == here.nvlink_domain]
     per_domain = caps.max_out_per_nvlink_domain_count
-    is_shared = any(place.nvlink_domain == here.nvlink_domain for each, place in places.items() if each != name)
-    if per_domain is not None and is_shared and len(in_domain) > per_domain:
+    if (
+        per_domain is not None
+        and len(in_domain) > per_domain
+        and any(place.nvlink_domain == here.nvlink_domain for each, place in places.items() if each != name)
+    ):
         return wait(
             "nvlink_cap",
             f"{len(in_domain)} nodes of NVLink domain {here.nvlink_domain} would be out; "

@@ -56,21 +56,47 @@ class ClusterFacts:
     """Silent nodes whose power switch reads off; asked only of nodes that marked jobs wait for."""
     in_begun_waves: frozenset[NodeName] = frozenset()
     """Nodes of waves that open rollouts have begun: that such a node is last choice is most likely their doing."""
-    _out: list[tuple[Mapping[NodeName, NodeStatus], frozenset[NodeName]]] = field(
-        default_factory=list, repr=False, compare=False
-    )
+    _standing: "list[_Standing]" = field(default_factory=list, repr=False, compare=False)
+    """At most one; handed on by `replace`, so that a storm's many judgements on the same nodes compute it once."""
 
     @property
     def nodes_not_serving(self) -> frozenset[NodeName]:
-        """The nodes that take no work by their own state. Computed once for all judgements on the same nodes."""
-        if not self._out or self._out[0][0] is not self.nodes:
-            out = frozenset(
-                name
-                for name, node in self.nodes.items()
-                if node.is_drained or node.state is NodeState.DOWN or not node.is_responding
-            )
-            self._out[:] = [(self.nodes, out)]
-        return self._out[0][1]
+        """The nodes that take no work by their own state."""
+        return self._stand().not_serving
+
+    def nodes_in(self, partition: str) -> frozenset[NodeName]:
+        """Return the nodes of a partition, as the scheduler lists them."""
+        return self._stand().by_partition.get(partition, frozenset())
+
+    def _stand(self) -> "_Standing":
+        if not self._standing or self._standing[0].nodes is not self.nodes:
+            self._standing[:] = [_standing_of(self.nodes)]
+        return self._standing[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """What follows from the state of the nodes alone."""
+
+    nodes: Mapping[NodeName, NodeStatus]
+    not_serving: frozenset[NodeName]
+    by_partition: Mapping[str, frozenset[NodeName]]
+
+
+def _standing_of(nodes: Mapping[NodeName, NodeStatus]) -> _Standing:
+    members: dict[str, set[NodeName]] = {}
+    for name, node in nodes.items():
+        for partition in node.partitions:
+            members.setdefault(partition, set()).add(name)
+    return _Standing(
+        nodes=nodes,
+        not_serving=frozenset(
+            name
+            for name, node in nodes.items()
+            if node.is_drained or node.state is NodeState.DOWN or not node.is_responding
+        ),
+        by_partition={partition: frozenset(names) for partition, names in members.items()},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +219,9 @@ def nodes_out_of_service(facts: ClusterFacts, topology: Topology) -> frozenset[N
     """Return the declared nodes that take no work, whoever did it, and those whose drain was just begun."""
     out = set(facts.nodes_not_serving & topology.places.keys())
     for record in facts.records:
-        is_fresh = facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN
-        if record.action.verb is Verb.DRAIN and record.outcome is None and is_fresh and record.action.node is not None:
+        if record.outcome is not None or record.action.verb is not Verb.DRAIN or record.action.node is None:
+            continue
+        if facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN:
             out.add(record.action.node)
     return frozenset(out)
 

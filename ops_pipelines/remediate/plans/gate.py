@@ -6,7 +6,7 @@ Of an incident one plan is in force at most. What is then done is `carry_out`'s,
 
 What is recorded is what is carried out: of a plan that the ledger knows already its own words count. Nothing passes
 that a check contradicts; that is a fault of ours, so a person is told. The ledger asks for the proof once more in the
-transaction that begins something (`resources.ledger.proofs`).
+transaction that begins something (`resources.ledger.actions`).
 """
 
 from collections.abc import Collection, Sequence

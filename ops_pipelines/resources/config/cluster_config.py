@@ -204,7 +204,7 @@ class FleetConfig:
 
     kind: FleetKind
     commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Act -> argument list, as `resources.fleet.node_commands` takes them. An act that is not here is refused."""
+    """Act -> argument list, as `resources.fleet.command_fleet` takes them. An act that is not here is refused."""
     reboot_by: RebootBy = RebootBy.COMMAND
     redfish: RedfishSettings | None = None
     """How BMCs are asked for power and for firmware; None: power by commands or not at all, firmware not at all."""

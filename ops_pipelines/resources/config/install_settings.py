@@ -1,6 +1,6 @@
 """How installations by playbooks are reached: the values of `fleet.ansible`, and what is not yet as it should be.
 
-Running a playbook is `resources.fleet.ansible_installs`; here nothing is opened or read.
+Running a playbook is `resources.fleet.ansible`; here nothing is opened or read.
 """
 
 from collections.abc import Mapping

@@ -23,8 +23,8 @@ from ops_pipelines.core.release import (
     Reversibility,
 )
 from ops_pipelines.lake.node_names import expand_host_list
-from ops_pipelines.resources.catalogue_gates import read_suites
-from ops_pipelines.resources.command_words import find_word_faults, shells_in
+from ops_pipelines.resources.catalogue_files import read_suites
+from ops_pipelines.resources.commands import find_word_faults, shells_in
 from ops_pipelines.resources.config.release_models import ArtifactModel, ChangeModel, ClaimsModel, ReleaseModel
 from ops_pipelines.resources.config.strict_yaml import ConfigError, KeyPath, YamlFile
 from ops_pipelines.resources.fleet.installs import VALUES

@@ -1,7 +1,8 @@
-"""Power over Redfish: whether a node's BMC says that it has power, cutting it, giving it. sushy knows the protocol.
+"""Power over Redfish: whether a node's BMC says that it has power, cutting it, giving it; and the restart of a BMC
+itself, which touches nothing of the node and makes the BMC's own firmware run.
 
-What an answer means for the port stands here; how long a call may take is `redfish_call`'s, how a BMC is reached, and
-that nothing is sent twice, `redfish_line`'s.
+What an answer means for the port stands here. How long a call may take is `redfish_call`'s; how a BMC is reached, and
+that nothing is sent twice, `redfish_line`'s; when a BMC is restarted, `redfish_update`'s.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +12,15 @@ from ops_pipelines.clock import Clock
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import PowerState
 from ops_pipelines.core.policy import PolicyError
-from ops_pipelines.resources.command_line import RunCommand, run_command
+from ops_pipelines.core.sources import SourceRefused
+from ops_pipelines.resources.commands import RunCommand, run_command
 from ops_pipelines.resources.config.redfish_settings import POWER_ACTS, RedfishSettings
-from ops_pipelines.resources.fleet.node_commands import COMMAND_LIMIT_SECONDS, CommandFleet
-from ops_pipelines.resources.fleet.redfish_call import Answer, BmcCalls, choose_system
+from ops_pipelines.resources.fleet.command_fleet import COMMAND_LIMIT_SECONDS, CommandFleet
+from ops_pipelines.resources.fleet.redfish_call import Answer, BmcCalls, BmcTalk, choose_system, part, word
+from ops_pipelines.resources.fleet.redfish_inventory import choose_manager
+
+# -- power of the node --
+
 
 if TYPE_CHECKING:
     from sushy.resources.system.system import System
@@ -79,3 +85,34 @@ def _reset(system: "System", value: str, *, needless: set[str]) -> None:
 
     if _told_by(system) not in needless:
         system.reset_system(ResetType(value))
+
+
+# -- restart of the BMC --
+
+
+_RESETS = ("GracefulRestart", "ForceRestart")
+"""Of a manager, the gentler one first."""
+
+
+def reset_manager(talk: BmcTalk, settings: RedfishSettings) -> None:
+    """Send the gentlest restart that the BMC's manager offers. Raises SourceRefused if it offers none."""
+    action = part(talk.get(choose_manager(talk, settings)), "Actions", "#Manager.Reset")
+    target = word(action, "target")
+    allowed = _allowed_resets(talk, action)
+    kind = next((each for each in _RESETS if allowed is None or each in allowed), None)
+    if not target or kind is None:
+        raise SourceRefused("the BMC does not offer to be reset; reset it by hand")
+    talk.command(target, {"ResetType": kind})
+
+
+def _allowed_resets(talk: BmcTalk, action: object) -> frozenset[str] | None:
+    """Return what a manager's reset may be; None if it does not say."""
+    told = part(action, "ResetType@Redfish.AllowableValues")
+    info = word(action, "@Redfish.ActionInfo")
+    if not isinstance(told, list) and info:
+        parameters = part(talk.get(info), "Parameters")
+        found = (
+            [each for each in parameters if word(each, "Name") == "ResetType"] if isinstance(parameters, list) else []
+        )
+        told = part(found[0], "AllowableValues") if found else None
+    return frozenset(str(each) for each in told) if isinstance(told, list) else None

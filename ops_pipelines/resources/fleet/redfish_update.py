@@ -2,10 +2,10 @@
 
 Installing is not activating: what a task calls complete lies there, and whether it runs is read by `active_versions`
 after the node was restarted as the release says. Firmware of the BMC itself that needs no restart of the node
-(`activation: live`) ends with a reset of the BMC. Whoever looks begins nothing: the next image of an order, and that
-reset, wait until the order is given again under its key. How far a task says that it is, is shown and never believed. A
-task that is gone (BMCs forget them when they restart, and give their numbers anew) is decided by the inventory; until
-that shows the version the installation runs, and whoever ordered it has a deadline.
+(`activation: live`) ends with a reset of the BMC. Reading a report starts nothing: the next image of an order, and that
+reset, wait until the order is given again under its key. A task that is gone (BMCs forget them when they restart, and
+give their numbers anew) is decided by the inventory; until that shows the version the installation runs, and whoever
+ordered it has a deadline.
 
 How an image is asked for, so that none is asked for twice, is `redfish_order`'s.
 """
@@ -23,14 +23,18 @@ from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import Direction, InstallOrder, InstallReport, InstallState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings, origin_of
-from ops_pipelines.resources.fleet.node_commands import COMMAND_LIMIT_SECONDS
+from ops_pipelines.resources.fleet.command_fleet import COMMAND_LIMIT_SECONDS
 from ops_pipelines.resources.fleet.redfish_call import AnswerPending, BmcCalls, BmcTalk, on_one_line
-from ops_pipelines.resources.fleet.redfish_images import images_of, refuse_wrong_file, resets_bmc
-from ops_pipelines.resources.fleet.redfish_inventory import InventoryReader
+from ops_pipelines.resources.fleet.redfish_inventory import InventoryReader, TaskSight, TaskState, list_tasks, read_task
 from ops_pipelines.resources.fleet.redfish_order import ImageOrders, has_taken_nothing
-from ops_pipelines.resources.fleet.redfish_records import UpdateRecord, UpdateRecords
-from ops_pipelines.resources.fleet.redfish_reset import reset_manager
-from ops_pipelines.resources.fleet.redfish_tasks import TaskSight, TaskState, list_tasks, read_task
+from ops_pipelines.resources.fleet.redfish_power import reset_manager
+from ops_pipelines.resources.fleet.redfish_records import (
+    UpdateRecord,
+    UpdateRecords,
+    images_of,
+    refuse_wrong_file,
+    resets_bmc,
+)
 
 # Assumption: a quarter of the limit is enough to hash 100 MB; what is larger is hashed again by the process that sends.
 _HASH_SHARE = 0.25

@@ -1,7 +1,7 @@
 """The lake as Parquet files, on a local path or in an object store by URL: implements `core.lake.Lake`.
 
 Every change of an hour is made under the hour's lock, by one file that appears whole. While an hour is open, cycles are
-files of their own; once it is closed, whatever comes is merged into `hour.parquet`. Names of files: `listing`.
+files of their own; once it is closed, whatever comes is merged into `hour.parquet`. Names of files: `files`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,22 +22,12 @@ from ops_pipelines.core.lake import LakeError, Rows
 from ops_pipelines.lake.hours import given_columns, layout_of, merge, merged_slices, normalise, split_by_hour
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.files import (
-    TEMPORARY_PREFIX,
-    is_local,
-    read_row_count,
-    read_rows,
-    read_time_span,
-    told_as_lake_error,
-    write_atomically,
-    write_slices_atomically,
-    write_table_atomically,
-)
-from ops_pipelines.resources.lake.listing import (
     ADDED_FILE,
     HOUR,
     HOUR_FILE,
     LOCK_FILE,
     PAGE_FILE,
+    TEMPORARY_PREFIX,
     HourFiles,
     check_hour,
     cycle_name,
@@ -46,10 +36,18 @@ from ops_pipelines.resources.lake.listing import (
     hold_hour,
     hour_directory,
     hour_of,
+    is_local,
     is_of_live_cycle,
     list_dates,
     list_hours,
     names_in,
+    read_row_count,
+    read_rows,
+    read_time_span,
+    told_as_lake_error,
+    write_atomically,
+    write_slices_atomically,
+    write_table_atomically,
 )
 
 _WALL_CLOCK = SystemClock()

@@ -1,7 +1,13 @@
-"""SQL over the lake: an in-memory DuckDB with one view a table, which can read the lake and nothing else.
+"""SQL over the lake: an in-memory DuckDB with one view a table, which can read the lake and nothing else; and how much
+the lake holds, per table.
 
-The views are Arrow datasets (`scan`), so DuckDB itself needs no way to files and is given none: no path, no
-extension, no setting can be reached from a query. One statement at a time, and only one that reads.
+The views are Arrow datasets that know the hour of each file, so that a query on `time` opens only its hours, and DuckDB
+itself needs no way to files and is given none: no path, no extension, no setting can be reached from a query. One
+statement at a time, and only one that reads.
+
+A closed hour is one file. The cycles of an open hour are read as they are where no two can hold the same row, and are
+merged in memory otherwise. Columns that files lack are null. Every dataset has `date` and `hour` besides. For sizes
+footers are read, never rows; of many files only some, and the rest is estimated.
 """
 
 import re
@@ -9,18 +15,182 @@ import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, time, timedelta
+from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as pafs
 from upath import UPath
 
 from ops_pipelines.core.lake import LakeError
-from ops_pipelines.lake.hours import AGGREGATES
+from ops_pipelines.lake.hours import AGGREGATES, layout_of
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.resources.lake.files import (
+    HOUR,
+    HourFiles,
+    day_file,
+    is_local,
+    list_days,
+    list_hours,
+    read_row_count,
+    read_time_span,
+)
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.resources.lake.scan import scan, scan_schema
+
+# -- how much the lake holds --
+
+
+_COUNTED_FILES = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDescription:
+    """One table or aggregate."""
+
+    name: str
+    row_count: int
+    """Rows in files; those of an open hour before they are merged."""
+    is_row_count_estimated: bool
+    hour_count: int
+    open_hour_count: int
+    oldest: datetime
+    """Start of the oldest hour (or day, of an aggregate)."""
+    newest: datetime
+    """Time of the newest row; the end of the newest day, of an aggregate."""
+    size_bytes: int
+
+
+def describe_lake(lake: ParquetLake) -> tuple[TableDescription, ...]:
+    """Return the tables that have files, then the aggregates. Raises LakeError."""
+    tables = [_table(lake, name) for name in TABLES]
+    aggregates = [_aggregate(lake, name) for name in AGGREGATES]
+    return tuple(each for each in (*tables, *aggregates) if each is not None)
+
+
+def _table(lake: ParquetLake, name: str) -> TableDescription | None:
+    hours = list_hours(lake.root, name)
+    if not hours:
+        return None
+    rows, is_estimated, size = _count([path for files in hours for path in files.read_from])
+    return TableDescription(
+        name=name,
+        row_count=rows,
+        is_row_count_estimated=is_estimated,
+        hour_count=len(hours),
+        open_hour_count=sum(not files.is_closed for files in hours),
+        oldest=hours[0].hour,
+        newest=lake.newest_time(name) or hours[-1].hour,
+        size_bytes=size,
+    )
+
+
+def _aggregate(lake: ParquetLake, name: str) -> TableDescription | None:
+    days = list_days(lake.root, name)
+    if not days:
+        return None
+    rows, is_estimated, size = _count([day_file(lake.root, name, day) for day in days])
+    return TableDescription(
+        name=name,
+        row_count=rows,
+        is_row_count_estimated=is_estimated,
+        hour_count=24 * len(days),
+        open_hour_count=0,
+        oldest=datetime.combine(days[0], time(), UTC),
+        newest=datetime.combine(days[-1], time(), UTC) + timedelta(days=1),
+        size_bytes=size,
+    )
+
+
+def _count(paths: list[UPath]) -> tuple[int, bool, int]:
+    """Return rows, whether they are estimated (from the sizes of files), and bytes. A file that goes is left out."""
+    size = counted_rows = counted_size = 0
+    step = -(-len(paths) // _COUNTED_FILES)
+    for number, path in enumerate(paths):
+        try:
+            each = path.stat().st_size
+            if number % step == 0:
+                counted_rows += read_row_count(path)
+                counted_size += each
+        except FileNotFoundError:
+            continue
+        size += each
+    rows = counted_rows if step <= 1 else round(counted_rows * size / max(counted_size, 1))
+    return rows, step > 1, size
+
+
+# -- tables as Arrow datasets --
+
+
+_DAY = timedelta(days=1)
+_FORMAT = ds.ParquetFileFormat()
+_TIME = ds.field("time")
+
+
+def scan_schema(table_name: str) -> pa.Schema:
+    """Return the columns of a table or an aggregate as queries see them."""
+    schema = layout_of(table_name).schema.append(pa.field("date", pa.date32()))
+    return schema if table_name in AGGREGATES else schema.append(pa.field("hour", pa.int64()))
+
+
+def scan(lake: ParquetLake, table_name: str) -> ds.Dataset:
+    """Return a table, or an aggregate (`gpu_telemetry_5m`), as a dataset. Lists files; opens those of open hours only.
+
+    Raises LakeError where the lake cannot be listed or an open hour is damaged.
+    """
+    schema, filesystem = scan_schema(table_name), _filesystem(lake.root)
+    if table_name in AGGREGATES:
+        fragments = [
+            _fragment(day_file(lake.root, table_name, day), filesystem, start=_midnight(day.isoformat()), span=_DAY)
+            for day in list_days(lake.root, table_name)
+        ]
+        return ds.FileSystemDataset(fragments, schema, _FORMAT, filesystem)
+    fragments, merged = [], []
+    for files in list_hours(lake.root, table_name):
+        if files.is_closed or _are_apart(files):
+            fragments += [_fragment(path, filesystem, start=files.hour, span=HOUR) for path in files.read_from]
+        else:
+            merged.append(_with_hour(lake.read_hour(table_name, files.hour), files.hour, schema))
+    found = ds.FileSystemDataset(fragments, schema, _FORMAT, filesystem)
+    return ds.UnionDataset(schema, [found, ds.InMemoryDataset(merged, schema)]) if merged else found
+
+
+def _fragment(path: UPath, filesystem: pafs.FileSystem, *, start: datetime, span: timedelta) -> ds.Fragment:
+    begin, end = (pa.scalar(each, pa.timestamp("us", tz="UTC")) for each in (start, start + span))
+    known = (begin <= _TIME) & (end > _TIME) & (ds.field("date") == pa.scalar(start.date(), pa.date32()))
+    if span == HOUR:
+        known &= ds.field("hour") == pa.scalar(start.hour, pa.int64())
+    return _FORMAT.make_fragment(path.path, filesystem, partition_expression=known)
+
+
+def _are_apart(files: HourFiles) -> bool:
+    """Return whether the times of the cycles do not overlap, so that no row can be in two of them."""
+    try:
+        spans = sorted(span for path in files.read_from if (span := read_time_span(path)) is not None)
+    except FileNotFoundError:  # closed and cleaned since it was listed
+        return False
+    return all(before[1] < after[0] for before, after in pairwise(spans))
+
+
+def _with_hour(rows: object, hour: datetime, schema: pa.Schema) -> pa.Table:
+    table = cast("pa.Table", rows)
+    table = table.append_column(schema.field("date"), pa.repeat(pa.scalar(hour.date(), pa.date32()), table.num_rows))
+    return table.append_column(schema.field("hour"), pa.repeat(pa.scalar(hour.hour, pa.int64()), table.num_rows))
+
+
+def _filesystem(root: UPath) -> pafs.FileSystem:
+    return pafs.LocalFileSystem() if is_local(root) else pafs.PyFileSystem(pafs.FSSpecHandler(root.fs))
+
+
+def _midnight(day: str) -> datetime:
+    return datetime.fromisoformat(day).replace(tzinfo=UTC)
+
+
+# -- one query --
+
 
 _LATEST: Mapping[str, str] = {"gpu_latest": "gpu_telemetry", "node_latest": "node_telemetry"}
 """View -> the table whose newest row per key it shows."""

@@ -25,22 +25,20 @@ from ops_pipelines.core.lake import Kept, LakeError
 from ops_pipelines.lake.hours import EVERY, aggregate, layout_of, merged_slices
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.resources.lake.files import (
-    is_local,
-    read_row_count,
-    read_rows,
-    told_as_lake_error,
-    write_atomically,
-    write_slices_atomically,
-)
-from ops_pipelines.resources.lake.listing import (
     HOUR_FILE,
     LOCK_FILE,
     PAGE_FILE,
     HourFiles,
     day_file,
     files_of_hour,
+    is_local,
     list_days,
     list_hours,
+    read_row_count,
+    read_rows,
+    told_as_lake_error,
+    write_atomically,
+    write_slices_atomically,
 )
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 

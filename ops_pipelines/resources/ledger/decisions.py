@@ -15,8 +15,8 @@ from ops_pipelines.core.incident import TRANSITIONS, Incident, covers
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.proof import Proof, Refusal
 from ops_pipelines.resources.documents import decode, encode
+from ops_pipelines.resources.ledger.actions import refuse_unproved, worth_writing, write_proofs
 from ops_pipelines.resources.ledger.chain import ChainWriter, Decision, read_head
-from ops_pipelines.resources.ledger.proofs import refuse_unproved, worth_writing, write_proofs
 from ops_pipelines.resources.ledger.rollouts import read_rollout_of_plan
 from ops_pipelines.resources.ledger.state import (
     read_decided_through,

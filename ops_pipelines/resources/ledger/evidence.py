@@ -1,25 +1,32 @@
-"""The ledger's ordinary tables: documents, evidence with its cursors, present conditions, rejected rows, the lease.
+"""The ledger's ordinary tables: documents, evidence with its cursors, present conditions, rejected rows, the lease, and
+the tests on nodes.
 
-None of this is history: the chain names documents by digest and evidence by sequence number.
+None of this is history: the chain names documents by digest and evidence by sequence number. Notes and heartbeats are
+`outbox`'s.
+
+Tests on nodes are one row a run, its document under its sha256. They stand in the order in which we kept them: the
+times in a document are the node's, whose clock may be broken too. The verdict stands in the document as well: a row
+that was changed behind our back is an error when it is read. What a verdict rests on is `core.node_tests`'.
 """
 
 import hashlib
 import secrets
 import zlib
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Integer, bindparam, delete, func, insert, select, update
 
-from ops_pipelines.core.entries import Evidence, HeldLease, LedgerError
-from ops_pipelines.core.identity import Digest
+from ops_pipelines.core.entries import Evidence, HeldLease, LedgerDamaged, LedgerError
+from ops_pipelines.core.identity import Digest, NodeName
+from ops_pipelines.core.node_tests import NodeCheck
 from ops_pipelines.core.observation import Observation, Rejected, as_history, is_history
 from ops_pipelines.observe.repeated import rule_of
 from ops_pipelines.resources.documents import decode, decode_all, encode, keep_texts_of
+from ops_pipelines.resources.ledger.chain import read_history_until
 from ops_pipelines.resources.ledger.database import insert_many, known_among
-from ops_pipelines.resources.ledger.identity import read_history_until
 from ops_pipelines.resources.ledger.tables import (
     conditions,
     cursors,
@@ -27,6 +34,7 @@ from ops_pipelines.resources.ledger.tables import (
     evidence,
     identity_of,
     leases,
+    node_checks,
     rejected,
 )
 
@@ -329,3 +337,53 @@ def read_lease(connection: Connection, now: datetime) -> str | None:
 def _without_known(connection: Connection, column: ColumnElement[str], items: dict[str, T]) -> dict[str, T]:
     known = known_among(connection, column, items)
     return {key: item for key, item in items.items() if key not in known}
+
+
+# -- tests on nodes --
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedCheck:
+    """The document: what the tests found, and what we made of it."""
+
+    check: NodeCheck
+    is_well: bool
+
+
+def write_check(connection: Connection, check: NodeCheck, *, is_well: bool) -> Digest:
+    """Keep one run of tests and return its document's digest; of a key that is known, the digest of the first."""
+    known = connection.execute(select(node_checks.c.digest).where(node_checks.c.key == check.key)).scalar()
+    if known is not None:
+        return Digest(known)
+    document = encode(JudgedCheck(check=check, is_well=is_well))
+    digest = digest_document(document)
+    write_document(connection, digest, document)
+    of_node = select(func.max(node_checks.c.number)).where(node_checks.c.node == check.node)
+    row = {
+        "key": check.key,
+        "node": check.node,
+        "number": (connection.execute(of_node).scalar() or 0) + 1,
+        "suite": check.suite,
+        "digest": digest,
+        "is_well": int(is_well),
+    }
+    connection.execute(insert(node_checks), row)
+    return digest
+
+
+def read_checks(connection: Connection, node: NodeName, *, limit: int) -> tuple[tuple[NodeCheck, bool], ...]:
+    """Return the tests of a node that were kept last, newest first, with their verdicts.
+
+    Raises LedgerDamaged if a row and its document differ.
+    """
+    statement = select(node_checks).where(node_checks.c.node == node).order_by(node_checks.c.number.desc()).limit(limit)
+    found: list[tuple[NodeCheck, bool]] = []
+    for row in connection.execute(statement).all():
+        judged = decode(JudgedCheck, read_document(connection, Digest(row.digest)))
+        if (judged.check.key, judged.is_well) != (row.key, bool(row.is_well)):
+            raise LedgerDamaged(
+                f"the tests {row.key} of a node were changed after they were kept: row and document {row.digest} "
+                "differ; restore the ledger from a backup"
+            )
+        found.append((judged.check, judged.is_well))
+    return tuple(found)

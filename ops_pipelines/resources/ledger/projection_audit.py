@@ -1,7 +1,7 @@
-"""Whether each projection row says what its lines of the chain say: incidents, actions, plans, approvals, refusals.
+"""Whether each projection row says what its lines of the chain say: incidents, actions, plans, approvals, refusals; and
+how rows are read and compared, which `audit` uses for rollouts and proposals too.
 
-The pause and `decided_through` have no row: they are read from the chain itself. Rollouts and proposals of quotas, of
-which one line speaks of many rows, are the business of `rollout_audit` and `proposal_audit`, hashes are `audit`'s.
+The pause and `decided_through` have no row: they are read from the chain itself. Hashes are `audit`'s.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,8 @@
 """The ledger on SQLAlchemy Core: SQLite by default, PostgreSQL by URL, one code.
 
-Here stand the transactions, one a method, as many as the port has; what happens inside each stands in the `ledger_*`
-modules beside it.
+Here stand the transactions, one a method, as many as the port has: that is why it is one class of more than 500 lines.
+What happens inside each transaction stands in the modules beside it.
+
 Open one `SqlLedger` a process; its threads may share it.
 """
 
@@ -43,28 +44,25 @@ from ops_pipelines.core.rollout import Rollout, RolloutNode, RolloutPlan
 from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger import actions as ledger_actions
 from ops_pipelines.resources.ledger import audit as ledger_audit
-from ops_pipelines.resources.ledger import checks as ledger_checks
 from ops_pipelines.resources.ledger import decisions as ledger_decisions
 from ops_pipelines.resources.ledger import evidence as ledger_evidence
-from ops_pipelines.resources.ledger import heartbeat as ledger_heartbeat
 from ops_pipelines.resources.ledger import outbox as ledger_outbox
-from ops_pipelines.resources.ledger import proofs as ledger_proofs
 from ops_pipelines.resources.ledger import proposals as ledger_proposals
 from ops_pipelines.resources.ledger import rollouts as ledger_rollouts
 from ops_pipelines.resources.ledger import state as ledger_state
 from ops_pipelines.resources.ledger.chain import (
     ChainWriter,
+    Found,
     LedgerOrder,
     Resumption,
     read_entries,
     read_entries_about,
+    read_found,
     read_head,
 )
 from ops_pipelines.resources.ledger.database import LedgerDatabase
-from ops_pipelines.resources.ledger.identity import Found, read_found
-from ops_pipelines.resources.ledger.seen import SeenFile
-from ops_pipelines.resources.ledger.watch import Watch, refusal_of
-from ops_pipelines.resources.pause_file import PauseFile
+from ops_pipelines.resources.ledger.watch import SeenFile, Watch, refusal_of
+from ops_pipelines.resources.state_files import PauseFile
 
 
 class SqlLedger:
@@ -229,7 +227,7 @@ class SqlLedger:
     def content_of(self, decided: IncidentPlan | QuotaProposal) -> Digest:
         if isinstance(decided, QuotaProposal):
             return ledger_proposals.content_of_proposal(decided)
-        return ledger_proofs.content_of(decided)
+        return ledger_actions.content_of(decided)
 
     def proof(self, plan: PlanId) -> Proof | None:
         with self._database.read() as connection:
@@ -283,13 +281,9 @@ class SqlLedger:
     ) -> tuple[Begun | AlreadyBegun | Refusal, ...]:
         with self._database.write() as connection:
             self._take_in_pause(connection, now)
-            refused = self._watch.refused_in(connection)
-
-            def guard_too(record: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
-                return refusal_of(record, refused) or guard(record, state)
-
+            watched = self._watched(connection, guard)
             return ledger_actions.begin_actions(
-                connection, records, guard=guard_too, lease_token=lease_token, actor=actor, now=now
+                connection, records, guard=watched, lease_token=lease_token, actor=actor, now=now
             )
 
     def begin_again(
@@ -297,14 +291,19 @@ class SqlLedger:
     ) -> Begun | AlreadyBegun | Refusal:
         with self._database.write() as connection:
             self._take_in_pause(connection, now)
-            refused = self._watch.refused_in(connection)
-
-            def guard_too(record: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
-                return refusal_of(record, refused) or guard(record, state)
-
+            watched = self._watched(connection, guard)
             return ledger_actions.begin_action_again(
-                connection, record, after=after, guard=guard_too, lease_token=lease_token, actor=actor, now=now
+                connection, record, after=after, guard=watched, lease_token=lease_token, actor=actor, now=now
             )
+
+    def _watched(self, connection: Connection, guard: Guard) -> Guard:
+        """Return the guard behind that of the watch: nothing begins where this is not the ledger seen before."""
+        refused = self._watch.refused_in(connection)
+
+        def guard_too(record: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
+            return refusal_of(record, refused) or guard(record, state)
+
+        return guard_too
 
     def resent_at(self, key: ActionKey) -> tuple[datetime, ...]:
         with self._database.read() as connection:
@@ -425,11 +424,11 @@ class SqlLedger:
 
     def keep_check(self, check: NodeCheck, *, is_well: bool) -> Digest:
         with self._database.write() as connection:
-            return ledger_checks.write_check(connection, check, is_well=is_well)
+            return ledger_evidence.write_check(connection, check, is_well=is_well)
 
     def checks(self, node: NodeName, *, limit: int) -> tuple[tuple[NodeCheck, bool], ...]:
         with self._database.read() as connection:
-            return ledger_checks.read_checks(connection, node, limit=limit)
+            return ledger_evidence.read_checks(connection, node, limit=limit)
 
     # -- lease --------------------------------------------------------------------------------------------------------
 
@@ -462,13 +461,13 @@ class SqlLedger:
         self, *, name: str, holder: str, note: str, mode: Mode, answers: Mapping[str, str | None], now: datetime
     ) -> None:
         with self._database.write() as connection:
-            ledger_heartbeat.write_heartbeat(
+            ledger_outbox.write_heartbeat(
                 connection, name=name, holder=holder, note=note, mode=mode, answers=answers, now=now
             )
 
     def heartbeats(self) -> tuple[Heartbeat, ...]:
         with self._database.read() as connection:
-            return ledger_heartbeat.read_heartbeats(connection)
+            return ledger_outbox.read_heartbeats(connection)
 
     # -- outbox -------------------------------------------------------------------------------------------------------
 

@@ -257,7 +257,7 @@ class IdentityColumns(TypedColumns):
 
     name: Named[str] = Column(Text(), primary_key=True)
     ledger: Named[str] = Column(Text())
-    """Its id; what stands beside the ledger names it too (`seen`)."""
+    """Its id; what stands beside the ledger names it too (`watch`)."""
     born_at: Named[datetime] = Column(UtcText())
     history_until: Named[datetime] = Column(UtcText())
     """What happened before is no evidence: the birth, or when a person last took it for the one to go on with."""

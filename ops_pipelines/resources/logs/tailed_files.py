@@ -1,7 +1,7 @@
 """How far each log file was read, and which file on disk goes on where: over rotation, truncation and restarts.
 
 A file is known by device, inode and the hash of its first bytes; its name is only where to look. What the lines say
-is `line_prefix`; turning them into a batch is `kernel_log`.
+is `kernel_log`'s and `job_log_files`', which turn them into a batch.
 """
 
 import glob

@@ -18,9 +18,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ops_pipelines.core.sources import AccountingPage, SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
-from ops_pipelines.resources.slurm.answers import read_rows
-from ops_pipelines.resources.slurm.values import Row
+from ops_pipelines.resources.commands import RunCommand, run_scheduler_command
+from ops_pipelines.resources.slurm.answers import Row, read_rows
 
 COMMAND_LIMIT_SECONDS = 60.0
 """For one page. The database answers in 0.1 s a thousand jobs, and waits for its locks."""

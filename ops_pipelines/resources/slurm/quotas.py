@@ -1,8 +1,9 @@
-"""The port `Quotas` over sacctmgr and scontrol: what is asked, in which order, and what is said when it stops half-way.
+"""The ports `Quotas` and `SchedulerSettings` over sacctmgr and scontrol: what is asked and sent, in which order, and
+what is reported of a change that stopped half-way.
 
-What is sent is `quota_commands`, how answers are read `quota_answers`, what settings mean `quota_probe`. slurmdbd keeps
-limits and tells slurmctld, which holds jobs by them: both are read, because one may know more than the other. Each
-command of sacctmgr takes about 0.4 s, and each is one transaction: it is in as a whole, or not at all.
+Commands and answers as text, and what settings mean for limits, are `quota_limits`; reading settings changes nothing.
+slurmdbd keeps limits and tells slurmctld, which enforces them: both are read, because one may know more than the other.
+Each command of sacctmgr takes about 0.4 s, and each is one transaction: it is in as a whole, or not at all.
 """
 
 import os
@@ -24,13 +25,25 @@ from ops_pipelines.core.quota_limits import (
     needs_types,
     refuse_twice_the_same,
 )
+from ops_pipelines.core.scheduler import SettingsRead
 from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
+from ops_pipelines.resources.commands import RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm.accounting import accounting_environment
-from ops_pipelines.resources.slurm.quota_answers import (
+from ops_pipelines.resources.slurm.quota_limits import (
     AssociationsAnswer,
     Limits,
     QosLimits,
+    QuotaCommand,
+    Trial,
+    association_words,
+    counted_types,
+    find_weaknesses,
+    followed_words,
+    judge_by_settings,
+    judge_by_trials,
+    judge_enforcement,
+    plan_commands,
+    qos_words,
     read_associations,
     read_followed_limits,
     read_gpu_partitions,
@@ -38,23 +51,11 @@ from ops_pipelines.resources.slurm.quota_answers import (
     read_qos_limits,
     read_settings,
     requested_gpus,
-)
-from ops_pipelines.resources.slurm.quota_commands import (
-    QuotaCommand,
-    association_words,
-    followed_words,
-    plan_commands,
-    qos_words,
-)
-from ops_pipelines.resources.slurm.quota_probe import (
-    Trial,
-    counted_types,
-    find_weaknesses,
-    judge_by_settings,
-    judge_by_trials,
-    judge_enforcement,
     trials,
 )
+
+# -- the port Quotas --
+
 
 COMMAND_LIMIT_SECONDS = 60.0
 """For one command: the database waits for its locks."""
@@ -257,3 +258,73 @@ class SlurmQuotas:
         if any(refusal in said for refusal in _REFUSALS):
             raise SourceRefused(what)
         raise SourceUnavailable(f"{what}. Check slurmdbd, slurmctld and munge")
+
+
+# -- the port SchedulerSettings --
+
+
+SETTINGS_LIMIT_SECONDS = 30.0
+_CONFIG = ("scontrol", "show", "config")
+_QOS = ("sacctmgr", "-P", "show", "qos")
+
+
+class SlurmSettings:
+    """The port `SchedulerSettings` on a Slurm; QOS need slurmdbd, the rest does not."""
+
+    def __init__(
+        self, *, clock: Clock, slurm_conf: Path | None = None, run: RunCommand = run_scheduler_command
+    ) -> None:
+        self._clock = clock
+        self._environment = accounting_environment(os.environ, slurm_conf=slurm_conf)
+        self._run = run
+
+    def read(self) -> SettingsRead:
+        """Return what scontrol and sacctmgr show."""
+        cluster = read_settings(self._ask(*_CONFIG), source=" ".join(_CONFIG))
+        partitions = read_partitions(self._ask(*_PARTITIONS), source=" ".join(_PARTITIONS))
+        unread: tuple[str, ...] = ()
+        qos: Mapping[str, Mapping[str, str]] = {}
+        try:
+            qos = read_qos(self._ask(*_QOS), source=" ".join(_QOS))
+        except SourceError as exc:
+            unread = (f"QOS: {exc}",)
+        return SettingsRead(cluster=cluster, partitions=partitions, qos=qos, read_at=self._clock.now(), unread=unread)
+
+    def _ask(self, *argv: str) -> str:
+        answer = self._run(argv, environment=self._environment, timeout_seconds=SETTINGS_LIMIT_SECONDS)
+        if answer.returncode == 0:
+            return answer.stdout
+        said = " / ".join((answer.stderr + answer.stdout).strip().splitlines())[:300]
+        raise SourceUnavailable(
+            f"{' '.join(argv)} ended with {answer.returncode}: {said}. Check slurmctld, slurmdbd and munge"
+        )
+
+
+def read_partitions(text: str, *, source: str) -> Mapping[str, Mapping[str, str]]:
+    """Return partition -> its settings, from `scontrol show partition -o`. Raises SourceNonsense without a name."""
+    found: dict[str, Mapping[str, str]] = {}
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("No partitions"):
+            continue
+        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if "PartitionName" not in words:
+            raise SourceNonsense(f"{source} printed {line[:120]!r}; expected PartitionName=... Run it by hand")
+        found[words.pop("PartitionName")] = words
+    return found
+
+
+def read_qos(text: str, *, source: str) -> Mapping[str, Mapping[str, str]]:
+    """Return QOS -> its settings, from a table with a header. Raises SourceNonsense for a row that does not fit it."""
+    lines = text.splitlines()
+    header = lines[0].split("|") if lines else []
+    if "Name" not in header:
+        shown = lines[0][:120] if lines else "nothing"
+        raise SourceNonsense(f"{source} printed {shown!r}; expected a header with Name. Run it by hand")
+    found: dict[str, Mapping[str, str]] = {}
+    for line in lines[1:]:
+        cells = line.split("|")
+        if len(cells) != len(header):
+            raise SourceNonsense(f"{source}: {line[:120]!r} has {len(cells)} fields; expected {len(header)}")
+        row = dict(zip(header, cells, strict=True))
+        found[row.pop("Name")] = row
+    return found

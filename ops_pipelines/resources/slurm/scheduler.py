@@ -1,5 +1,6 @@
-"""Speaks with Slurm through its clients: what to ask and what to send. How a client is run and refused is
-`client`; reading answers is `answers`, `jobs` and `reservations`.
+"""The port `Scheduler` over Slurm's clients: what is asked and what is sent, for nodes, jobs and reservations.
+
+How a client is run, and what a refusal means, is `client`; how answers are read is `answers` and `jobs`.
 
 Measured on 22.05.8; the JSON of 23.02 to 25.11 was read from its source, not run. The words of every command are our
 own or names that were validated: nothing that a user wrote is sent. One class, because it is one port.
@@ -26,29 +27,25 @@ from ops_pipelines.core.observation import (
 )
 from ops_pipelines.core.scheduler import SchedulerLimits
 from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.command_line import RunCommand, run_scheduler_command
+from ops_pipelines.resources.commands import RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm.answers import (
     LAST_CHOICE_WEIGHT,
     NodesAnswer,
-    node_listing,
-    prolog_in,
-    read_config_answer,
-    read_nodes_answer,
-)
-from ops_pipelines.resources.slurm.checkpoint_files import CheckpointFiles
-from ops_pipelines.resources.slurm.client import Limit, SlurmClient, quoted_reason
-from ops_pipelines.resources.slurm.guard.standing import GuardStatus
-from ops_pipelines.resources.slurm.job_rows import JobRow
-from ops_pipelines.resources.slurm.jobs import read_jobs_answer
-from ops_pipelines.resources.slurm.reservations import (
     Reservation,
     booking_words,
     can_be_changed,
     checked_reservation_name,
+    node_listing,
+    prolog_in,
+    read_config_answer,
+    read_nodes_answer,
     read_reservations_answer,
     reservation_words,
     reserved_nodes,
 )
+from ops_pipelines.resources.slurm.client import Limit, SlurmClient, quoted_reason
+from ops_pipelines.resources.slurm.guard.installation import GuardStatus
+from ops_pipelines.resources.slurm.jobs import CheckpointFiles, JobRow, read_jobs_answer
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,8 @@
-"""Where the start guard lies and how slurmctld gets to know it: its files, and the one line of slurm.conf.
+"""The start guard as the autopilot's host sees it: where its files lie, the one line of slurm.conf that names it, and
+whether it works.
 
-What it does once it is there is `start_guard`'s; the command is `terminal.guard_commands`'s.
+What the guard does once it is there is `start_guard`'s, the command is `terminal.guard_commands`'s. Asking for its
+status installs nothing and holds nothing.
 """
 
 import json
@@ -10,12 +12,18 @@ import shlex
 import shutil
 import stat
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.sources import SourceError
+from ops_pipelines.resources.commands import RunCommand
 from ops_pipelines.resources.slurm.guard.start_guard import Settings
 from ops_pipelines.resources.whole_file import put_whole_bytes
+
+# -- files and the line of slurm.conf --
+
 
 WRAPPER, JUDGE, WITNESS = "start_guard.sh", "start_guard.py", "node_witness.py"
 SETTINGS, ENVIRONMENT = "start_guard.json", "start_guard.env"
@@ -175,3 +183,42 @@ def change_slurm_conf(path: Path, program: str) -> Path | None:
         line = f"{PROLOG}={program}" if program else f"no line {PROLOG}"
         raise InstallationError(f"{path} cannot be changed ({problem}); write into it by hand: {line}") from problem
     return kept
+
+
+# -- whether it works --
+
+
+_LIMIT_SECONDS = 4.0
+"""Below the limit of one method of the scheduler: the guard asks slurmctld, munge and its disk."""
+_ENDS_WITH = (0, 3)
+"""What `status` ends with: all is well, or not."""
+
+
+class GuardStatus:
+    """Asks the guard that slurmctld names."""
+
+    def __init__(self, command: Sequence[str], *, run: RunCommand) -> None:
+        """`command` prints its status; empty: the guard lies on this host, and says so itself."""
+        self._command, self._run = tuple(command), run
+
+    def problem_of(self, prolog: str) -> str:
+        """Return why the guard at `prolog` cannot be relied on; empty if it can."""
+        if not self._command and not Path(prolog).is_file():
+            return (
+                f"{prolog} is not on this host; name in cluster.yaml, as scheduler.guard_status, a command that prints "
+                f"`{prolog} status` of the host of slurmctld"
+            )
+        argv = self._command or (prolog, "status")
+        try:
+            answer = self._run(argv, environment=dict(os.environ), timeout_seconds=_LIMIT_SECONDS)
+            if answer.returncode not in _ENDS_WITH:
+                said = " / ".join((answer.stderr + answer.stdout).split("\n"))[:200]
+                return f"{' '.join(argv)} ended with {answer.returncode}: {said}"
+            told = json.loads(answer.stdout)
+            if told["is_well"] is True:
+                return ""
+            return "; ".join(str(each) for each in told["problems"])[:500] or "the guard says that it is not well"
+        except SourceError as problem:
+            return f"the guard does not answer: {problem}"
+        except (ValueError, KeyError, TypeError):
+            return f"{' '.join(argv)} printed no status; run it by hand"
