@@ -19,7 +19,7 @@ from rich.table import Table
 
 from ops_pipelines.core.plan import Rules
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.resources.config.borrowed_policy import read_borrowed_policy
+from ops_pipelines.resources.config.policy_file import read_borrowed_policy
 from ops_pipelines.whatif.autopilot import cluster_of
 from ops_pipelines.whatif.fault_mix import Scenario, read_scenario
 from ops_pipelines.whatif.measured import read_measured

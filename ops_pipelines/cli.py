@@ -123,8 +123,8 @@ def check_config(
     from ops_pipelines.lake.quality.site_suites import find_suite_faults
     from ops_pipelines.remediate.guardrails.fencing_room import find_gaps, find_objections
     from ops_pipelines.remediate.timeliness import read_lateness
-    from ops_pipelines.resources.config.files import read_cluster
-    from ops_pipelines.resources.config.fleet import offered_means
+    from ops_pipelines.resources.config.cluster_config import offered_means
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions
     from ops_pipelines.resources.config.redfish_settings import find_weaknesses
     from ops_pipelines.resources.config.suite_files import read_suite_files

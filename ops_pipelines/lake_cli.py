@@ -85,7 +85,7 @@ def ingest(
 
 def _find_config(cluster_file: Path | None) -> "ClusterConfig | None":
     """Return the cluster that was named, else that of the working directory, else None."""
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
 
     if cluster_file is None and not DEFAULT_CLUSTER_FILE.exists():
         return None

@@ -50,7 +50,7 @@ from ops_pipelines.pages.render import CONTENT_SECURITY_POLICY, render
 from ops_pipelines.people.orders import ForgedLink, LinkRefused
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.remediate.plans.configuration import read_vital_signs, vital_signs
-from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
+from ops_pipelines.resources.config.cluster_config import AlertmanagerSettings, ServeSettings
 from ops_pipelines.resources.http_process import Places, RequestRefused, read_body
 from ops_pipelines.resources.web_access import Admission, WebhookGate
 from ops_pipelines.terminal.json_form import to_json

@@ -36,20 +36,22 @@ from ops_pipelines.resources.config.cluster_config import (
     RebootBy,
     SchedulerKind,
     TelemetryKind,
+    offered_means,
 )
-from ops_pipelines.resources.config.fleet import offered_means
 from ops_pipelines.resources.config.in_force import (
+    LAST_GOOD_FILE,
     InForce,
     fallbacks_of,
     keep_cluster_file,
     read_cluster_in_force,
+    read_kept_plans,
+    read_kept_teams,
     read_policy_in_force,
+    stated_stamps,
     trouble_with_cluster,
 )
-from ops_pipelines.resources.config.kept_files import Stamp, content_of, stamps_of
-from ops_pipelines.resources.config.kept_teams import LAST_GOOD_FILE, read_kept_plans, read_kept_teams, stated_stamps
+from ops_pipelines.resources.config.kept_files import Stamp, content_of, remember_state_directory, stamps_of
 from ops_pipelines.resources.config.policy_file import read_policy
-from ops_pipelines.resources.config.state_place import remember_state_directory
 from ops_pipelines.resources.lake.past_work import LakePastWork, LakeWindow
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
@@ -385,10 +387,12 @@ def _desk_of(cluster_file: Path, _stamps: tuple[Stamp, ...]) -> TeamsDesk:
 
 def assemble_teams_desk(config: ClusterConfig, *, cluster: Cluster, observatory: Observatory) -> TeamsDesk:
     """Return the desk of teams on these ports. Raises ConfigError on a wrong section, or a teams.yaml never right."""
-    from ops_pipelines.resources.config.advice_section import read_advice_settings
-    from ops_pipelines.resources.config.capacity_section import read_capacity_policy
-    from ops_pipelines.resources.config.installed_nodes import gpu_types, installed_nodes
-    from ops_pipelines.resources.config.quota_section import read_quota_policy
+    from ops_pipelines.resources.config.cluster_config import gpu_types, installed_nodes
+    from ops_pipelines.resources.config.policy_sections import (
+        read_advice_settings,
+        read_capacity_policy,
+        read_quota_policy,
+    )
 
     policy_path = config.policy_path
     copy = _policy_of(config, now=cluster.clock.now()).read_from

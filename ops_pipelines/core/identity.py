@@ -2,7 +2,7 @@
 
 Distinct types, so that mixing two is a type error. What a thing *is* stands in the module of that thing.
 
-Only nodes listed here are ever acted on. Reading cluster.yaml belongs to `resources.config.files`.
+Only nodes listed here are ever acted on. Reading cluster.yaml belongs to `resources.config.cluster_file`.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """What the operator allows: mode, limits, durations. Frozen values that refuse nonsense.
 
-Reading policy.yaml belongs to `resources.config.files`; applying a limit belongs to `guardrails`.
+Reading policy.yaml belongs to `resources.config.cluster_file`; applying a limit belongs to `guardrails`.
 """
 
 from collections.abc import Collection, Mapping

@@ -15,7 +15,7 @@ from ops_pipelines.clock import Clock
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.notes import Silence, WantedSilence
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings
+from ops_pipelines.resources.config.cluster_config import AlertmanagerSettings
 from ops_pipelines.resources.prometheus.connection import cause_of, read_secret
 
 if TYPE_CHECKING:

@@ -34,8 +34,7 @@ from ops_pipelines.core.release import (
 )
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.resources.catalogue_files import parse_table, shipped_table
-from ops_pipelines.resources.config.release_artifacts import hash_artifacts, read_here
-from ops_pipelines.resources.config.release_file import find_release, release_names
+from ops_pipelines.resources.config.release_file import find_release, hash_artifacts, read_here, release_names
 from ops_pipelines.rollouts.versions.compatibility import lint_tables
 
 # -- tables of compatibility --

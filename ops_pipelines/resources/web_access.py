@@ -22,7 +22,7 @@ from itsdangerous import BadData, URLSafeSerializer
 from ops_pipelines.core.identity import Digest
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import PolicyError
-from ops_pipelines.resources.config.serve_settings import WebhookSettings
+from ops_pipelines.resources.config.cluster_config import WebhookSettings
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.prometheus.connection import read_secret
 

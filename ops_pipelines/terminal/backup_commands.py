@@ -85,7 +85,7 @@ def restore(
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.sources import SourceError
     from ops_pipelines.resources.backup import CONFIGURATION, LAKE, BackupError, put_where_missing, verify_backup
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.restoring import restore_ledger
     from ops_pipelines.resources.whole_file import keep_private
     from ops_pipelines.simulator.twin import TwinError

@@ -106,7 +106,7 @@ def _charge(month: str | None, desk: "TeamsDesk") -> "Charge":
 
 
 def _open_desk(ctx: typer.Context, cluster_file: Path) -> "TeamsDesk":
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk
 
     cluster = open_named(ctx, cluster_file)

@@ -51,7 +51,7 @@ def diagnose(
     `incidents`), sightings (as in `explain`)], gaps [text], problems [text].
     """
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.terminal.explain import print_diagnosed
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.tables import console

@@ -34,7 +34,7 @@ def placement(
     from datetime import timedelta
 
     from ops_pipelines.efficiency.placement.report import report_of_day
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.placement_tables import print_placement
     from ops_pipelines.terminal.placement_views import view_placement

@@ -212,7 +212,7 @@ def history(
 
 def open_desk(ctx: typer.Context, cluster_file: Path) -> "TeamsDesk":
     """Return the desk of teams of `cluster_file`, or the one that the caller of `app` opens by itself (`obj`)."""
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.teams.desk import TeamsDesk
     from ops_pipelines.terminal.caller import open_named
     from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk

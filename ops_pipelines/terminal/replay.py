@@ -56,7 +56,7 @@ def replay(
     nodes, cause, plan_then, plan_new, then_at, new_at, done_at, outcome, why, team, lost_gpu_hours, is_counterfactual],
     lessons [incident, verdict (real, false_alarm, unknown), how], cautions [text]. GPU-hours are expected ones.
     """
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions, read_policy
     from ops_pipelines.review.replay.replay import replay as run_again
     from ops_pipelines.terminal.json_form import to_json

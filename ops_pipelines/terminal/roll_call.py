@@ -13,8 +13,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.machines import NOT_OFFERED
 from ops_pipelines.core.plan import Rules
 from ops_pipelines.core.sources import Logs, SourceError, SourceUnavailable
-from ops_pipelines.resources.config.cluster_config import ClusterConfig, FleetConfig
-from ops_pipelines.resources.config.install_settings import find_install_gaps
+from ops_pipelines.resources.config.cluster_config import ClusterConfig, FleetConfig, find_install_gaps
 
 _SHOWN_NAME_COUNT = 4
 _ASKED_NODE_COUNT = 3

@@ -97,7 +97,7 @@ def rollout_simulate(
 
 
 def _policy_from(file: Path, site: "Site") -> "Policy":
-    from ops_pipelines.resources.config.borrowed_policy import read_borrowed_policy
+    from ops_pipelines.resources.config.policy_file import read_borrowed_policy
     from ops_pipelines.whatif.autopilot import cluster_of
 
     allowed, left_out = read_borrowed_policy(

@@ -58,7 +58,7 @@ def simulate(
     """
     from ops_pipelines.core.plan import Rules
     from ops_pipelines.resources.catalogue_files import read_catalogue
-    from ops_pipelines.resources.config.borrowed_policy import read_borrowed_policy
+    from ops_pipelines.resources.config.policy_file import read_borrowed_policy
     from ops_pipelines.whatif import simulation
     from ops_pipelines.whatif.autopilot import cluster_of
     from ops_pipelines.whatif.measured import read_measured

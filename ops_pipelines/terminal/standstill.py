@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ops_pipelines.core.entries import LedgerError, Pause
 from ops_pipelines.core.policy import PolicyError
-from ops_pipelines.resources.config.state_place import state_directories
+from ops_pipelines.resources.config.kept_files import state_directories
 from ops_pipelines.resources.state_files import PauseFile
 
 if TYPE_CHECKING:

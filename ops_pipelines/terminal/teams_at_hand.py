@@ -32,7 +32,7 @@ class TeamsAtHand:
 
     def desk(self) -> TeamsDesk | None:
         """Return the desk; None where only the ledger is served. Raises LedgerError; PolicyError on a wrong file."""
-        from ops_pipelines.resources.config.kept_teams import stated_stamps
+        from ops_pipelines.resources.config.in_force import stated_stamps
         from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk, config_in_force
 
         if self._cluster_file is None:

@@ -13,8 +13,7 @@ from ops_pipelines.clock import Clock, SystemClock
 from ops_pipelines.core.quota_limits import Quotas
 from ops_pipelines.quotas.lint import find_missing_accounts, lint_quotas
 from ops_pipelines.quotas.today import Capacity
-from ops_pipelines.resources.config.cluster_config import AccountingKind, ClusterConfig, SchedulerKind
-from ops_pipelines.resources.config.installed_nodes import installed_gpus
+from ops_pipelines.resources.config.cluster_config import AccountingKind, ClusterConfig, SchedulerKind, installed_gpus
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.settings import LimitsOn
 

@@ -14,7 +14,7 @@ def versions(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FIL
     JSON: cluster, taken_at, node_count, drift_count, silent_nodes, problems [text], versions [node, model, component,
     runs or null, seen_at, told_by (node, inventory), should_run or null, said_by, fit (fits, drifts, unknown, free)].
     """
-    from ops_pipelines.resources.config.files import read_cluster
+    from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.rollouts.seen_fleet import look_at_versions
     from ops_pipelines.terminal.json_form import to_json
     from ops_pipelines.terminal.tables import console

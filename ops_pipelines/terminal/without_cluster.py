@@ -12,7 +12,7 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.entries import LedgerDamaged, LedgerError, Pause
 from ops_pipelines.core.health import Health, HealthWord
 from ops_pipelines.core.policy import PolicyError
-from ops_pipelines.resources.config.state_place import state_directories
+from ops_pipelines.resources.config.kept_files import state_directories
 from ops_pipelines.resources.state_files import PauseFile
 from ops_pipelines.terminal.edge import ExitCode, complain
 from ops_pipelines.terminal.incident_views import IncidentsView

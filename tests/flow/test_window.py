@@ -1,10 +1,11 @@
 """The window of the live cycle: bounded, the same after a restart, and silent where nothing was seen."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -338,6 +339,49 @@ def test_a_panel_that_moved_on_is_the_one_that_is_made_anew(seed: int) -> None:
         anew = panel_from_tables(tables, start=begin, end=end, step_seconds=15, topology=TOPOLOGY, jobs=jobs)
         assert_same(moved, anew)
         np.testing.assert_array_equal(moved.held_by, anew.held_by)
+
+
+def steady_rows(number: int, *, errors: Mapping[str, float | None], leave_out: Collection[str] = ()) -> pa.Table:
+    """Return a cycle in which all but the energy stays as it is; `errors` None: the counter is missing."""
+    shared: dict[str, object] = {"node": "gpu001", "time": grid(number), "energy_joules": number + 0.1}
+    labels: dict[str, object] = {"gpu_model": "H100", "job": "7"}
+    return TABLES["gpu_telemetry"].from_rows(
+        [
+            shared | labels | {"device": gpu, "ecc_correctable_volatile_count": count}
+            for gpu, count in errors.items()
+            if gpu not in leave_out
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param({"errors": {"GPU-a": 3.0, "GPU-b": 0.0}}, id="a value changes"),
+        pytest.param({"errors": {"GPU-a": 2.0, "GPU-b": None}}, id="a value is missing"),
+        pytest.param({"errors": {"GPU-a": None, "GPU-b": None}}, id="the column is missing"),
+        pytest.param({"errors": {"GPU-a": 2.0, "GPU-b": 0.0}, "leave_out": {"GPU-b"}}, id="a row is missing"),
+        pytest.param({"errors": {"GPU-a": 2.0, "GPU-b": 0.0, "GPU-c": 1.0}}, id="a part is new"),
+        pytest.param({"errors": {"GPU-a": 2.0, "GPU-b": 1e9 + 1}}, id="a value needs more digits"),
+    ],
+)
+def test_what_never_changes_is_kept_once_and_shows_the_same_cells(odd: dict[str, Any]) -> None:
+    moving = RollingPanel(topology=TOPOLOGY, step_seconds=15, row_count=ROWS)
+    kept: list[pa.Table] = []
+    steady_count = 0
+    for number in range(4 * ROWS):
+        cycle = odd if number == 2 * ROWS else {"errors": {"GPU-a": 2.0, "GPU-b": 0.0}}
+        rows = panel_rows("gpu_telemetry", steady_rows(number, **cycle))
+        kept.append(rows)
+        moving.add("gpu_telemetry", rows, at=grid(number))
+        begin, end = grid(number - ROWS + 1), grid(number) + timedelta(microseconds=1)
+
+        moved = moving.panel({}, start=begin, end=end, jobs=[], lines_until=None)
+
+        tables = {"gpu_telemetry": joined_rows(kept)}
+        assert_same(moved, panel_from_tables(tables, start=begin, end=end, step_seconds=15, topology=TOPOLOGY))
+        steady_count += moved.gpus.value("ecc_correctable_volatile_count").strides[0] == 0
+    assert ROWS < steady_count < 3 * ROWS, "before the odd cycle and after it has passed, one row of values is kept"
 
 
 def test_allocations_of_the_hours_are_read_with_the_rest(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ops_pipelines.core.notes import Silencer
 from ops_pipelines.observe.alerts import Sender, fired
 from ops_pipelines.people.silences import keep_silences
 from ops_pipelines.resources.alertmanager import AlertmanagerSilencer
-from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings, WebhookSettings
+from ops_pipelines.resources.config.cluster_config import AlertmanagerSettings, ServeSettings, WebhookSettings
 from ops_pipelines.resources.http_process import listen
 from ops_pipelines.server import build_app
 from tests.lab.metrics_servers import start_alertmanager

@@ -30,7 +30,7 @@ from ops_pipelines.drills.lab_site import ALARM_SERIES, SiteFiles, open_server
 from ops_pipelines.drills.lab_stage import Demand, DrillError, LabView
 from ops_pipelines.drills.lab_surroundings import Surroundings
 from ops_pipelines.drills.stack import StackError
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.simulator.scenario import lab_scenario
 from tests.domain.builders import NOW
 from tests.resources.outbox_contract import note

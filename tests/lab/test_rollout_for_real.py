@@ -39,7 +39,7 @@ from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.snapshot import take_snapshot
 from ops_pipelines.resources.config.cluster_config import RebootBy
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.release_file import find_release
 from ops_pipelines.rollouts.cycle import advance_rollouts
 from ops_pipelines.rollouts.orders import go_on, plan_release, start_release

@@ -15,7 +15,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.notes import Silence
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.alertmanager import AlertmanagerSilencer
-from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings
+from ops_pipelines.resources.config.cluster_config import AlertmanagerSettings
 from tests.ports.silencer_contract import wanted
 from tests.simulator.fake_clock import FakeClock
 

@@ -21,7 +21,7 @@ from ops_pipelines.core.observation import NodeState, NodeStatus
 from ops_pipelines.resources import whole_file
 from ops_pipelines.resources.backup import BackupError, PutBack, put_where_missing, verify_backup
 from ops_pipelines.resources.config.cluster_config import LedgerConfig
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.ledger import copying
 from ops_pipelines.resources.ledger.database import migrate
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger

@@ -31,6 +31,7 @@ from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.observe.detectors.node import DRIVER
 from ops_pipelines.remediate.guardrails.fencing_room import find_gaps
 from ops_pipelines.resources.catalogue_files import read_catalogue
+from ops_pipelines.resources.config import policy_file
 from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,
     ClusterConfig,
@@ -41,20 +42,9 @@ from ops_pipelines.resources.config.cluster_config import (
     NotifierKind,
     SchedulerKind,
     TelemetryKind,
+    offered_means,
 )
-from ops_pipelines.resources.config.files import read_cluster
-from ops_pipelines.resources.config.fleet import offered_means
-from ops_pipelines.resources.config.models import (
-    BlastCapsModel,
-    DrainBudgetModel,
-    DurationsModel,
-    FreezeWindowModel,
-    LadderModel,
-    MassEventModel,
-    PolicyModel,
-    RecoveryModel,
-    RolloutsModel,
-)
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.policy_file import find_cautions, read_policy
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.fleet.command_fleet import CommandFleet
@@ -344,16 +334,19 @@ def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
     # What is decided about nodes alone is in `Policy`; the other sections have readers of their own.
     # What the site has no means for stands in cluster.yaml.
     stated = {field.name for field in fields(Policy)} - {"lacking"}
-    assert stated == set(PolicyModel.model_fields) - {"quotas", "advice", "capacity"}
-    assert {field.name for field in fields(DrainBudget)} == set(DrainBudgetModel.model_fields)
-    assert {f"{field.name}_seconds" for field in fields(Durations)} == set(DurationsModel.model_fields)
-    assert set(MassEventModel.model_fields) == {"min_node_count", "window_seconds", "brake_window_seconds"}
-    assert {field.name for field in fields(BlastCaps)} == set(BlastCapsModel.model_fields)
-    assert {field.name for field in fields(FreezeWindow)} == set(FreezeWindowModel.model_fields)
-    limits = ((LadderLimits(), LadderModel), (RecoveryLimits(), RecoveryModel), (RolloutLimits(), RolloutsModel))
-    for values, model in limits:
+    assert stated == set(policy_file.POLICY.keys) - {"quotas", "advice", "capacity"}
+    for values, section in (
+        (DrainBudget(), policy_file.DRAIN_BUDGET),
+        (MassEvent(), policy_file.MASS_EVENT),
+        (Durations(), policy_file.DURATIONS),
+        (LadderLimits(), policy_file.LADDER),
+        (RecoveryLimits(), policy_file.RECOVERY),
+        (BlastCaps(), policy_file.BLAST_CAPS),
+        (RolloutLimits(), policy_file.ROLLOUTS),
+    ):
         names = {field.name: isinstance(getattr(values, field.name), timedelta) for field in fields(values)}
-        assert {f"{name}_seconds" if is_time else name for name, is_time in names.items()} == set(model.model_fields)
+        assert {f"{name}_seconds" if is_time else name for name, is_time in names.items()} == set(section.keys)
+    assert {field.name for field in fields(FreezeWindow)} == set(policy_file.FREEZE_WINDOW.keys)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.notes import TellRules
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 
 CLUSTER = """

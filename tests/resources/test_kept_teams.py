@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.resources.config.in_force import read_kept_teams
 from ops_pipelines.resources.config.kept_files import stamp_of
-from ops_pipelines.resources.config.kept_teams import read_kept_teams
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.wiring import open_teams_desk
 

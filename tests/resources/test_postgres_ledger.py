@@ -20,7 +20,7 @@ from ops_pipelines.core.proof import ActProof
 from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.resources.backup import BackupError, make_backup
 from ops_pipelines.resources.config.cluster_config import ClusterConfig, LedgerConfig
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.ledger.copying import copy_out, put_in
 from ops_pipelines.resources.ledger.database import LedgerDatabase
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger

@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.resources.config.cluster_config import ClusterConfig
-from ops_pipelines.resources.config.files import read_cluster
-from ops_pipelines.resources.config.installed_nodes import ALWAYS, gpu_types, installed_gpus, installed_nodes
-from ops_pipelines.resources.config.models import RackModel
-from ops_pipelines.resources.config.price_models import AssetPriceModel, PricesModel
-from ops_pipelines.resources.config.price_section import read_prices
+from ops_pipelines.resources.config import site_sections
+from ops_pipelines.resources.config.cluster_config import (
+    ALWAYS,
+    Bought,
+    ClusterConfig,
+    gpu_types,
+    installed_gpus,
+    installed_nodes,
+)
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.strict_yaml import ConfigError, YamlFile
-from ops_pipelines.resources.config.team_settings import Bought
 from ops_pipelines.teams.price import AssetPrice, InstalledNode, PricedBy, PriceModel
 
 ROOT = Path(__file__).parents[2]
@@ -99,19 +102,19 @@ def test_the_shipped_prices_can_be_read_and_are_told_to_be_assumptions() -> None
     assert prices is not None
     assert [each.asset for each in prices.assets] == ["hgx-h100"]
     assert "# Assumption: the amounts below are an example" in text
-    for model in (PricesModel, AssetPriceModel, RackModel):
-        for name in model.model_fields:
-            assert name in text, name
+    for section in (site_sections.PRICES, site_sections.ASSET, site_sections.RACK):
+        for key in section.keys:
+            assert key in text, key
 
 
 @given(units=st.integers(0, 10**15 - 1), digits=st.text("0123456789", max_size=9))
 def test_an_amount_is_what_was_written_to_the_last_digit(units: int, digits: str) -> None:
     written = f"{units}.{digits}" if digits else str(units)
     asset = {"asset": "a", "priced_by": "node", "capex": "1", "amortized_months": 1}
-    section = PricesModel.model_validate({"currency": "EUR", "assets": [asset], "per_kwh": written, "pue": "1"})
     file = YamlFile(ROOT / "cluster.yaml")
 
-    prices = read_prices(file, section, racks=[])
+    section = {"currency": "EUR", "assets": [asset], "per_kwh": written, "pue": "1"}
+    prices = file.read(site_sections.PRICES, section, at=("prices",))
 
     file.finish()
     assert prices is not None

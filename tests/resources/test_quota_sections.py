@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.core.policy import ActionClass, Consent
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.resources.config.cluster_config import ClusterConfig
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_config import ClusterConfig, LimitSettings
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.policy_file import read_policy
-from ops_pipelines.resources.config.quota_models import LimitsModel, QuotaFreezeModel, QuotasModel
-from ops_pipelines.resources.config.quota_section import read_quota_policy
+from ops_pipelines.resources.config.policy_sections import QUOTA_FREEZE, QUOTAS, read_quota_policy
 from ops_pipelines.resources.config.strict_yaml import ConfigError
-from ops_pipelines.resources.config.team_settings import LimitSettings
 from ops_pipelines.teams.settings import LimitsOn, QuotaFreeze, QuotaPolicy, RebalanceSettings
 
 ROOT = Path(__file__).parents[2]
@@ -111,16 +109,14 @@ def test_the_shipped_policy_states_the_defaults_and_every_key() -> None:
     text = (ROOT / "policy.yaml").read_text(encoding="utf-8")
 
     assert read_quota_policy(ROOT / "policy.yaml") == QuotaPolicy()
-    for name in (*QuotasModel.model_fields, *QuotaFreezeModel.model_fields):
+    for name in (*QUOTAS.keys, *QUOTA_FREEZE.keys):
         assert f"{name}: " in text, name
 
 
 def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
     names = {each.name for values in (QuotaPolicy, RebalanceSettings) for each in fields(values)} - {"rebalance"}
 
-    assert {"demand_max_age_hours" if each == "demand_max_age" else each for each in names} == set(
-        QuotasModel.model_fields
-    )
+    assert {"demand_max_age_hours" if each == "demand_max_age" else each for each in names} == set(QUOTAS.keys)
 
 
 def test_quotas_change_nothing_of_what_is_decided_about_nodes(tmp_path: Path) -> None:
@@ -189,7 +185,7 @@ _VALUES = st.one_of(
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
-@given(section=st.dictionaries(st.sampled_from([*QuotasModel.model_fields, "rebalance"]), _VALUES, max_size=4))
+@given(section=st.dictionaries(st.sampled_from([*QUOTAS.keys, "rebalance"]), _VALUES, max_size=4))
 def test_whatever_the_section_says_both_readers_take_it_or_refuse_it_as_a_file(
     tmp_path: Path, section: dict[str, object]
 ) -> None:
@@ -251,7 +247,7 @@ def test_the_comments_of_the_shipped_cluster_tell_every_key_of_limits() -> None:
 
     assert read_cluster(ROOT / "cluster.yaml").limits == LimitSettings()
     assert read_cluster(ROOT / "cluster.yaml").teams_path == ROOT / "teams.yaml"
-    for name in LimitsModel.model_fields:
+    for name in ("limits", "qos_of"):
         assert f"{name}: " in text, name
 
 

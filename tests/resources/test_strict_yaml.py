@@ -1,21 +1,27 @@
 """What stands in a YAML file and was not meant: each is a fault of the file, and none ends in a traceback."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from ops_pipelines.resources.config.binding import section_of
 from ops_pipelines.resources.config.kept_files import read_kept
-from ops_pipelines.resources.config.strict_yaml import ConfigError, StrictModel, YamlFile, expand_home
+from ops_pipelines.resources.config.strict_yaml import ConfigError, YamlFile, expand_home
 
 
-class Section(StrictModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
     gpus: float
+
+
+SECTION = section_of(Machine)
 
 
 def gpus_in(path: Path) -> float:
     file = YamlFile(path)
-    section = file.check(Section, file.values, at=())
+    section = file.read(SECTION, file.values, at=())
     file.finish()
     assert section is not None
     return section.gpus

@@ -16,7 +16,7 @@ from ops_pipelines.drills.demo_capacity import capacity_commands, capacity_line,
 from ops_pipelines.drills.demo_quotas import PAST, with_limits
 from ops_pipelines.drills.demo_rollout import with_racks
 from ops_pipelines.drills.demo_setup import write_configuration
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.simulator.scenario import demo_scenario
 from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.teams.desk import TeamsDesk

@@ -24,7 +24,7 @@ from ops_pipelines.drills.demo_pages import proposed_policy
 from ops_pipelines.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE
 from ops_pipelines.drills.demo_setup import ANSWERS_FILE, PROPOSED_FILE, clear, write_configuration
 from ops_pipelines.remediate.acts.facts import Lease
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.simulator.scenario import (

@@ -28,7 +28,7 @@ from ops_pipelines.drills.demo_rollout import with_racks
 from ops_pipelines.drills.demo_setup import QUOTA_ANSWER_FILE, write_configuration
 from ops_pipelines.quotas.daily_work import Outcome, carry_out_proposal, make_proposal, prove_day
 from ops_pipelines.remediate.acts.facts import Lease
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.simulator.ground_truth import read_progress
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.quotas import SimulatedQuotas

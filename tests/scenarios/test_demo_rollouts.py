@@ -16,7 +16,7 @@ from ops_pipelines.drills.demo_rollout import BAD_PART, GOOD_PART, most_at_once,
 from ops_pipelines.drills.demo_setup import write_configuration
 from ops_pipelines.drills.stack import StackError
 from ops_pipelines.remediate.acts.facts import Lease
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.rollouts.cycle import advance_rollouts
 from ops_pipelines.simulator.scenario import cluster_nodes, demo_scenario
 from ops_pipelines.simulator.twin import Twin

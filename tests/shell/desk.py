@@ -20,7 +20,7 @@ from ops_pipelines.remediate.decide import decide
 from ops_pipelines.remediate.plans.carry_out import carry_out
 from ops_pipelines.remediate.plans.gate import prove_and_record
 from ops_pipelines.remediate.snapshot import take_snapshot
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.simulator.adapters import SimulatedScheduler
 from ops_pipelines.simulator.journal import FaultKind
 from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes

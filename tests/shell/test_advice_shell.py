@@ -14,7 +14,7 @@ from ops_pipelines.assets.advice import describe_advice, efficiency_advice
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.efficiency.advice import one_line
 from ops_pipelines.efficiency.kept import AdviceReport
-from ops_pipelines.resources.config.advice_section import read_advice_settings
+from ops_pipelines.resources.config.policy_sections import read_advice_settings
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.teams.settings import AdviceSettings

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.terminal.disk_use import disk_use_of, read_disk_use
 from tests.shell.desk import Desk
 

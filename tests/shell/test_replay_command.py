@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines import server
 from ops_pipelines.assets.policy_comparison import ComparisonConfig, policy_comparison
 from ops_pipelines.core.policy import PolicyError
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.page_files import ComparisonPages, read_proposed_policy
 from ops_pipelines.review.replay.replay import PolicyDesk
 from ops_pipelines.wiring import history_of

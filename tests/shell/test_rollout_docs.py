@@ -11,7 +11,7 @@ from ops_pipelines import cli
 from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.release import Claims
 from ops_pipelines.core.rollout import FINAL, IN_HAND, OF_PEOPLE, NodeStage, RolloutEvent, RolloutState
-from ops_pipelines.resources.config.models import RolloutsModel
+from ops_pipelines.resources.config.policy_file import ROLLOUTS
 from ops_pipelines.rollouts.course import ROLLOUT_TABLE
 from ops_pipelines.rollouts.gate.judge_wave import false_stop_bound, power_of_events, power_of_slowdown, soak_of
 
@@ -72,7 +72,8 @@ def test_the_page_has_every_stage_and_which_of_them_end() -> None:
 def test_the_page_has_every_key_with_its_default() -> None:
     told = {key: yaml.safe_load(cells[0]) for key, cells in rows("keys").items()}
 
-    assert told == RolloutsModel().model_dump()
+    assert told.keys() == ROLLOUTS.keys.keys()
+    assert ROLLOUTS.adapter.validate_python(told) == RolloutLimits()
 
 
 def test_every_rollout_command_of_the_page_exists() -> None:

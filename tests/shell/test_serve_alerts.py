@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from ops_pipelines import server
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.observe.alerts import fired
-from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings, WebhookSettings
+from ops_pipelines.resources.config.cluster_config import AlertmanagerSettings, ServeSettings, WebhookSettings
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.server import build_app, sender_of
 from tests.shell.desk import Desk

@@ -15,7 +15,7 @@ from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClas
 from ops_pipelines.pages.review_numbers import shown_ratio
 from ops_pipelines.pages.review_sentences import five_sentences
 from ops_pipelines.pages.weekly_review import write_weekly_review
-from ops_pipelines.resources.config.files import read_cluster
+from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.page_files import PageFiles
 from ops_pipelines.review.week.weekly_review import WeeklyReview, review_week

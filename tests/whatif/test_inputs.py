@@ -10,7 +10,7 @@ from ops_pipelines.core.action import Action, Verb
 from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName
 from ops_pipelines.core.policy import Mode, PolicyError
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.resources.config.borrowed_policy import read_borrowed_policy
+from ops_pipelines.resources.config.policy_file import read_borrowed_policy
 from ops_pipelines.whatif.autopilot import EPOCH, cluster_of
 from ops_pipelines.whatif.draws import Fixed
 from ops_pipelines.whatif.evidence import refuse_unknown

@@ -1,5 +1,8 @@
 """The rows of a table as matrices that move on with time: a cycle costs what it brings, not what the window holds.
 
+Most of what a healthy cluster measures never changes: counters of errors, limits, names. A column in which each unit
+said one value, in each of its rows, is kept as one row of values for as long as that holds.
+
 Only rows at grid times, one a part, are kept as cells. Whatever is otherwise (a row between grid times or dated ahead,
 two devices that are one part) makes the whole window be placed as `grid.place` does it: slow, and the same cells.
 """
@@ -52,6 +55,8 @@ class Rolled:
         """Number of the grid time of the first row: seconds since 1970 over the step."""
         self._units: list[Name] = []
         self._matrices: dict[str, Matrix] = {}
+        self._steady: dict[str, Matrix] = {}
+        """Column -> what each unit says of it in each of its rows, NaN for nothing; then it has no matrix."""
         self._words: dict[str, list[str]] = {}
         """Text column -> the texts that its matrix has the numbers of."""
         self._newest: dict[str, int] = {}
@@ -82,15 +87,18 @@ class Rolled:
         if not rows.num_rows:
             return
         columns = self._columns_of(rows)
-        self._write(_SEEN, np.ones(len(numbers)), numbers, columns)
+        nothing = np.full(len(numbers), np.nan)
         for name in self._columns:
             if name in rows.column_names:
                 self._write(name, float_values(rows[name]), numbers, columns)
+            elif name in self._steady:
+                self._write(name, nothing, numbers, columns)
         for name in self._texts:
             if name in rows.column_names:
                 self._write(name, self._numbered(name, rows[name]), numbers, columns)
-            elif name == HOLDER:
-                self._write(name, np.full(len(numbers), np.nan), numbers, columns)
+            elif name == HOLDER or name in self._steady:
+                self._write(name, nothing, numbers, columns)
+        self._write(_SEEN, np.ones(len(numbers)), numbers, columns)  # Last: `_spread` asks what was seen before.
 
     def placed(self, grid: Grid, *, node_order: NodeOrder, rename: Rename | None) -> Parts:
         """Return what there is of the grid times of `grid`; see `grid.place`."""
@@ -148,23 +156,46 @@ class Rolled:
         first = at - self._row_count + 1
         moved_by, self._first = first - self._first, first
         self._apart = [each for each in self._apart if each[0] >= first]
-        for name, before in list(self._matrices.items()):
-            if self._newest[name] < first:
-                del self._matrices[name], self._newest[name]
-                self._words.pop(name, None)
-                continue
+        for name in [name for name, newest in self._newest.items() if newest < first]:
+            for of in (self._matrices, self._steady, self._newest, self._words):
+                of.pop(name, None)
+        for name, before in self._matrices.items():
             # Anew, not in place: the panel before this one looks at the old one.
             moved = self._matrices[name] = np.full(before.shape, np.nan, dtype=before.dtype)
             moved[: max(len(before) - moved_by, 0)] = before[moved_by:]
-            if name in self._words:
-                self._forget_words(name)
+        for name in self._words:
+            self._forget_words(name)
+        for name in [name for name in self._matrices if name != _SEEN]:
+            self._settle(name)
+
+    def _settle(self, name: str) -> None:
+        """Keep a column as one row of values if each unit says one value in each of its rows."""
+        cells, seen = self._matrices[name], self._matrices.get(_SEEN)
+        if seen is None:
+            return
+        least, most = np.fmin.reduce(cells, axis=0), np.fmax.reduce(cells, axis=0)
+        if not ((least == most) | np.isnan(least)).all():
+            return
+        if np.array_equal(np.isnan(cells), np.isnan(seen) | np.isnan(least)):
+            self._steady[name] = least
+            del self._matrices[name]
+
+    def _spread(self, name: str) -> None:
+        """Keep a column as a matrix again."""
+        said = self._steady.pop(name)
+        seen = self._matrices[_SEEN]
+        self._matrices[name] = np.where(np.isnan(seen), np.full(1, np.nan, dtype=said.dtype), said)
 
     def _forget_words(self, name: str) -> None:
         """Number the texts anew that are still used: jobs come and go."""
-        cells, words = self._matrices[name], self._words[name]
+        of = self._steady if name in self._steady else self._matrices
+        if name not in of:
+            return
+        cells, words = of[name].copy(), self._words[name]
         known = ~np.isnan(cells)
         used = np.unique(cells[known].astype(np.int64))
         cells[known] = np.searchsorted(used, cells[known])
+        of[name] = cells
         self._words[name] = [words[code] for code in used.tolist()]
 
     def _columns_of(self, rows: pa.Table) -> Ints:
@@ -177,6 +208,8 @@ class Rolled:
             for name, before in self._matrices.items():
                 wider = np.full((len(before), len(new)), np.nan, dtype=before.dtype)
                 self._matrices[name] = np.concatenate((before, wider), axis=1)
+            for name, said in self._steady.items():
+                self._steady[name] = np.concatenate((said, np.full(len(new), np.nan, dtype=said.dtype)))
         return np.array([known[name] for name in names], dtype=np.int64)[of_row]
 
     def _numbered(self, name: str, texts: pa.ChunkedArray) -> Floats:
@@ -188,6 +221,12 @@ class Rolled:
         return own[codes]
 
     def _write(self, name: str, values: Floats, numbers: Ints, columns: Ints) -> None:
+        if name in self._steady:
+            if np.array_equal(self._steady[name][columns], values, equal_nan=True):
+                newest = numbers[~np.isnan(values)].max(initial=self._newest[name])
+                self._newest[name] = int(newest)
+                return
+            self._spread(name)
         is_known = ~np.isnan(values)
         kind = precision_of(self._name, name, values) if name in self._columns else np.float32
         if name not in self._matrices:
@@ -205,6 +244,8 @@ class Rolled:
             self._newest[name] = max(int(numbers.max()), self._newest.get(name, 0))
 
     def _rows(self, name: str, grid: Grid) -> Matrix | None:
+        if name in self._steady:
+            return self._steady_rows(name, grid)
         found = self._matrices.get(name)
         if found is None:
             return None
@@ -215,9 +256,21 @@ class Rolled:
         rows.flags.writeable = False
         return rows
 
+    def _steady_rows(self, name: str, grid: Grid) -> Matrix | None:
+        said, seen = self._steady[name], self._rows(_SEEN, grid)
+        if seen is None:
+            return None
+        is_gap = np.isnan(seen)
+        if not is_gap.any():
+            return np.broadcast_to(said, seen.shape)
+        rows: Matrix = np.where(is_gap, np.full(1, np.nan, dtype=said.dtype), said)
+        rows.flags.writeable = False
+        return rows
+
     def _arrange(self, order: NDArray[np.intp]) -> None:
         self._units = [self._units[unit] for unit in order.tolist()]
         self._matrices = {name: np.take(matrix, order, axis=1) for name, matrix in self._matrices.items()}
+        self._steady = {name: said[order] for name, said in self._steady.items()}
 
     def _as_table(self, grid: Grid) -> pa.Table:
         """Return the cells as the rows that they came from."""

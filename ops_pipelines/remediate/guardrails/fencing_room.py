@@ -3,8 +3,8 @@
 At its silence limit the scheduler starts the jobs of a silent node elsewhere, while their old processes may still
 write. Only a hold that comes well before prevents the second copy. Reading the limits belongs to adapters.
 
-Which commands a site names is read by adapters (`resources.config.fleet`). Whether each one works shows when it is
-asked; here counts only that it is there at all.
+Which commands a site names is read by adapters (`resources.config.cluster_config`). Whether each one works shows when
+it is asked; here counts only that it is there at all.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,19 +1,28 @@
-"""What cluster.yaml says, as frozen values: where each system is, how it is asked. Reading it is `files`."""
+"""What cluster.yaml says, as frozen values: where each system is, how it is asked. Reading it is `cluster_file`.
 
+Beside them what follows from them alone: what the site offers to do to its machines, what of that would fail a rollout,
+and the register of nodes, what stands where and since when, bought with which GPUs. Secrets stay in their files and are
+read when needed. How BMCs are asked is `redfish_settings`. It has more than 400 lines because the file has.
+"""
+
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from enum import Enum
 from pathlib import Path
 
 from ops_pipelines.core.identity import NodeName, Topology
+from ops_pipelines.core.machines import SiteMeans
 from ops_pipelines.core.notes import TellRules
 from ops_pipelines.core.objectives import Objective
-from ops_pipelines.resources.config.install_settings import AnsibleSettings
-from ops_pipelines.resources.config.redfish_settings import RedfishSettings
-from ops_pipelines.resources.config.serve_settings import AlertmanagerSettings, ServeSettings
-from ops_pipelines.resources.config.team_settings import Bought, LimitSettings
-from ops_pipelines.teams.price import PriceModel
+from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.lake.formats.calendar import instant_of
+from ops_pipelines.resources.config.redfish_settings import POWER_ACTS, RedfishSettings
+from ops_pipelines.teams.price import InstalledNode, PriceModel
+from ops_pipelines.teams.settings import LimitsOn
+
+# -- what cluster.yaml says --
 
 
 class SchedulerKind(Enum):
@@ -198,6 +207,20 @@ class LakeConfig:
     """Of `rejected_rows`, `job_logs` and `kernel_events`."""
 
 
+DEFAULT_ANSIBLE_LIMIT = timedelta(minutes=55)
+"""A little less than `rollouts.install_limit_seconds`: a playbook is over when the node is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsibleSettings:
+    """Where the site's playbooks are."""
+
+    playbooks: Path
+    """A directory: releases name files in it; its `ansible.cfg`, `group_vars` and `host_vars` hold."""
+    limit: timedelta = DEFAULT_ANSIBLE_LIMIT
+    """What one installation may take."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetConfig:
     """How machines are reached past the scheduler."""
@@ -230,6 +253,65 @@ class NotifierConfig:
     on_call_urls_file: Path | None = None
     tell_rules: TellRules = TellRules()
     """How quiet the autopilot is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    """Who may hand alerts in, and how much. Without a secret of either kind every alert is refused."""
+
+    bearer_token_file: Path | None = None
+    hmac_key_file: Path | None = None
+    """Of `X-Signature-256: sha256=<hex of HMAC-SHA256 over the body>`."""
+    max_body_bytes: int = 1_048_576
+    max_requests_per_minute_count: int = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertmanagerSettings:
+    """The Alertmanager in which alerts of planned work are silenced."""
+
+    url: str
+    """http(s)://host[:port][/path], without /api/v2."""
+    node_label: str = "node"
+    """The label of its alerts that names the node; a port behind the name is tolerated."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Label values that its alerts of this cluster carry; empty where it knows this cluster only."""
+    bearer_token_file: Path | None = None
+    basic_auth_user: str | None = None
+    basic_auth_password_file: Path | None = None
+    ca_file: Path | None = None
+    timeout: timedelta = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """What the web process of one cluster needs."""
+
+    base_url: str | None = None
+    """How people reach it, `https://ops.example.org/gpu`; None: no message carries a link."""
+    link_key_file: Path | None = None
+    """Signs approval links; None: approvals come from the command line and the UI only."""
+    link_life: timedelta = timedelta(hours=4)
+    webhook: WebhookSettings = WebhookSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """The section `quotas` of cluster.yaml. How far quotas move is policy.yaml's."""
+
+    limits_on: LimitsOn = LimitsOn.TOTAL
+    qos_of: Mapping[TeamName, str] = field(default_factory=dict)
+    """Teams whose GPUs the scheduler limits by a QOS in place of the account, and which QOS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bought:
+    """What was bought with one node, and when it came."""
+
+    gpu_type: GpuType = GpuType("")
+    """As the scheduler writes it; empty where the cluster has one type, or tells none apart."""
+    installed_since: date | None = None
+    """The first day that it stood there, in the zone of the teams; None: it always did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,3 +353,91 @@ class ClusterConfig:
     """None: nothing can be charged."""
     bought: Mapping[NodeName, Bought] = field(default_factory=dict)
     """Of every node of the topology. Not in `Place`: what was paid decides nothing about a node."""
+
+
+_ACTS = {
+    SiteMeans.INSPECT: ("inspect",),
+    SiteMeans.CHECK: ("start_check", "read_check"),
+    SiteMeans.POWER: POWER_ACTS,
+    SiteMeans.RESET_GPU: ("reset_gpu",),
+    SiteMeans.REBOOT: ("reboot",),
+    SiteMeans.REIMAGE: ("reimage",),
+}
+"""The commands without which each means is not there."""
+
+
+def offered_means(fleet: FleetConfig) -> frozenset[SiteMeans]:
+    """Return what the site offers to do to its machines, as cluster.yaml names it; of pretended ones everything."""
+    if fleet.kind is FleetKind.SIMULATOR:
+        return frozenset(SiteMeans)
+    by_command = {means for means, acts in _ACTS.items() if fleet.commands.keys() >= set(acts)}
+    by_power = {SiteMeans.POWER} if fleet.redfish is not None else set()
+    by_scheduler = {SiteMeans.REBOOT} if fleet.reboot_by is RebootBy.SLURM else set()
+    return frozenset(by_command | by_power | by_scheduler)
+
+
+def find_install_gaps(
+    commands: Mapping[str, tuple[str, ...]], ansible: AnsibleSettings | None, *, missing: str
+) -> tuple[str, ...]:
+    """Return what works but would fail a rollout, in words for the operator; `missing` is what ansible lacks."""
+    gaps = []
+    installs = [
+        f"fleet.{key}" for key, is_there in (("start_install", "start_install" in commands), ("ansible", ansible))
+        if is_there
+    ]  # fmt: skip
+    if installs and "read_versions" not in commands:
+        gaps.append(
+            f"{' and '.join(installs)} installs, but fleet.read_versions is not set: what runs afterwards is not seen, "
+            "and every node of a rollout fails"
+        )
+    if ansible is not None and missing:
+        gaps.append(f"fleet.ansible: {missing}")
+    return tuple(gaps)
+
+
+# -- the register of nodes, from the racks of cluster.yaml --
+
+
+ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
+"""Since when a node stands whose rack does not say: before every hour that can be billed."""
+_UNSAID = Bought()
+
+
+def installed_nodes(config: ClusterConfig, *, zone: tzinfo) -> tuple[InstalledNode, ...]:
+    """Return every node of the racks, by name; days begin in the zone of the teams."""
+    topology = config.topology
+    return tuple(
+        InstalledNode(
+            node=node,
+            asset=topology.places[node].model,
+            gpu_type=_of(config, node).gpu_type,
+            gpu_count=topology.gpus_per_node,
+            since=_begin(_of(config, node), zone=zone),
+            until=None,
+        )
+        for node in sorted(topology.places)
+    )
+
+
+def gpu_types(config: ClusterConfig) -> dict[NodeName, GpuType]:
+    """Return the type of the GPUs of each node whose rack says one."""
+    return {node: each.gpu_type for node, each in config.bought.items() if each.gpu_type}
+
+
+def installed_gpus(config: ClusterConfig, *, now: datetime, zone: tzinfo) -> dict[GpuType, int]:
+    """Return how many GPUs of each type stand there now; a type of which none has come yet counts 0."""
+    found: Counter[GpuType] = Counter()
+    for each in installed_nodes(config, zone=zone):
+        found[each.gpu_type] += each.gpu_count if each.since <= now else 0
+    return dict(found)
+
+
+def _of(config: ClusterConfig, node: NodeName) -> Bought:
+    return config.bought.get(node, _UNSAID)
+
+
+def _begin(bought: Bought, *, zone: tzinfo) -> datetime:
+    day = bought.installed_since
+    if day is None:
+        return ALWAYS
+    return instant_of(datetime(day.year, day.month, day.day, tzinfo=zone), zone)

@@ -1,16 +1,23 @@
 """Reads policy.yaml: what the operator allows, as domain values, and what is wrong with it for this cluster.
 
-How YAML is read strictly is `strict_yaml`, the shape of the file `models`. Durations are `*_seconds` numbers in
-the file and `timedelta` from here on.
+What single limits must be says `core.policy`, and it says it here at the key that it is about. Sections that decide
+nothing about nodes are `policy_sections`.
+
+A policy may be read for another cluster than the one that it was written for: what-if asks it of a simulated one. Then
+what names things of the real cluster, its nodes and windows of its calendar, is left out, and said.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, time, timedelta
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import get_args
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import Annotated, Literal
 
-from ops_pipelines.core.identity import NodeName, Topology
+from pydantic import AfterValidator
+from pydantic import ValidationInfo as Reading
+
+from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.core.policy import (
     ActionClass,
     BlastCaps,
@@ -22,7 +29,6 @@ from ops_pipelines.core.policy import (
     MassEvent,
     Mode,
     Policy,
-    PolicyError,
     RecoveryLimits,
     Risk,
     RolloutLimits,
@@ -30,18 +36,29 @@ from ops_pipelines.core.policy import (
 )
 from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.remediate.guardrails.policy_lint import caution_about_rollouts, lint_policy
-from ops_pipelines.resources.config.advice_section import read_advice
-from ops_pipelines.resources.config.models import (
-    DayName,
-    FreezeWindowModel,
-    LadderModel,
-    PolicyModel,
-    RecoveryModel,
-    RolloutsModel,
-    WeeklyWindowModel,
+from ops_pipelines.resources.config.binding import (
+    Section,
+    given_with,
+    keys_of,
+    list_of,
+    nullable,
+    optional,
+    section_of,
 )
-from ops_pipelines.resources.config.quota_section import read_quotas
+from ops_pipelines.resources.config.policy_sections import ADVICE, CAPACITY_POLICY, QUOTAS
+from ops_pipelines.resources.config.shapes import (
+    ClockTime,
+    Count,
+    ExistingFile,
+    HostList,
+    PositiveSeconds,
+    Text,
+    ZoneName,
+)
 from ops_pipelines.resources.config.strict_yaml import YamlFile
+
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+"""In their order: Monday is 0."""
 
 
 def read_policy(path: Path, *, topology: Topology, read_from: Path | None = None) -> Policy:
@@ -52,56 +69,52 @@ def read_policy(path: Path, *, topology: Topology, read_from: Path | None = None
     allows everything or nothing by accident (`remediate.guardrails.policy_lint`).
     """
     file = YamlFile(path, read_from=read_from)
-    top = file.check(PolicyModel, file.values, at=())
-    file.finish()
-    assert top is not None, "a file that could not be read leaves a fault"
-    untouchable = _read_untouchable(file, top.untouchable_nodes, topology=topology)
-    windows = _read_freeze_windows(file, top.freeze_windows)
-    weekly = _read_weekly_windows(file, top.maintenance_windows)
-    calendars = tuple(
-        str(found)
-        for index, path in enumerate(top.maintenance_calendars)
-        if (found := file.find_file(path, at=("maintenance_calendars", index))) is not None
-    )
-    read_quotas(file, top.quotas)  # for its faults alone: who moves quotas reads them with `read_quota_policy`
-    read_advice(file, top.advice)  # likewise: who gives advice reads it with `read_advice_settings`
-    policy = None
-    try:
-        policy = Policy(
-            mode=Mode(top.mode),
-            consents={
-                ActionClass(key): Consent(word) for key, word in top.consents.model_dump(exclude_none=True).items()
-            },
-            drain_budget=DrainBudget(**top.drain_budget.model_dump()),
-            mass_event=MassEvent(
-                min_node_count=top.mass_event.min_node_count,
-                window=timedelta(seconds=top.mass_event.window_seconds),
-                brake_window=timedelta(seconds=top.mass_event.brake_window_seconds),
-            ),
-            durations=Durations(
-                **{
-                    key.removesuffix("_seconds"): timedelta(seconds=value)
-                    for key, value in top.durations.model_dump().items()
-                }
-            ),
-            ladder=_ladder(top.ladder),
-            recovery=_recovery(top.recovery),
-            blast_caps=BlastCaps(**top.blast_caps.model_dump()),
-            rollouts=_rollouts(top.rollouts),
-            maintenance_windows=weekly,
-            maintenance_calendars=calendars,
-            freeze_windows=windows,
-            accepted_risks={Risk(name): why for name, why in top.accepted_risks.model_dump(exclude_none=True).items()},
-            untouchable_nodes=untouchable,
-        )
-    except PolicyError as exc:
-        _add_fault(file, str(exc))
+    policy = file.read(POLICY, file.values, at=(), topology=topology)
     if policy is not None and policy.mode is not Mode.OBSERVE:
         for reason in lint_policy(policy, topology):
-            _add_fault(file, reason)
+            # Its sentences open with the key: `drain_budget.max_out_count is -1`.
+            file.add_fault(tuple(reason.split(" ", 1)[0].rstrip(":").split(".")), reason)
     file.finish()
     assert policy is not None, "a policy that could not be made leaves a fault"
     return policy
+
+
+def read_borrowed_policy(path: Path, *, topology: Topology) -> tuple[Policy, tuple[str, ...]]:
+    """Return what policy.yaml allows on this cluster, and what of it was left out, one sentence each.
+
+    Raises ConfigError as `read_policy` does.
+    """
+    named = _named_nodes(YamlFile(path).values.get("untouchable_nodes"))
+    foreign = sorted({node for node in named if not topology.knows(node)})
+    stand_ins = {node: Place(rack="elsewhere", nvlink_domain=node, leaf_switch="elsewhere") for node in foreign}
+    policy = read_policy(path, topology=replace(topology, places={**topology.places, **stand_ins}))
+    said = []
+    if foreign:
+        rest = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        said.append(f"untouchable_nodes: the simulated cluster has no {foreign[0]}{rest}; it goes on without")
+    if policy.freeze_windows:
+        said.append("freeze_windows: simulated time has no calendar; it goes on without them")
+    if policy.maintenance_windows is not None or policy.maintenance_calendars:
+        said.append("maintenance_windows: simulated time has no calendar; it goes on without them")
+    untouchable = frozenset(node for node in policy.untouchable_nodes if topology.knows(node))
+    kept = replace(
+        policy,
+        untouchable_nodes=untouchable,
+        freeze_windows=(),
+        maintenance_windows=None,
+        maintenance_calendars=(),
+    )
+    return kept, tuple(said)
+
+
+def _named_nodes(entries: object) -> Iterable[NodeName]:
+    """Yield the nodes that a list names; what is no list of host lists is left for `read_policy` to refuse."""
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, str):
+            try:
+                yield from expand_host_list(entry)
+            except ValueError:
+                continue
 
 
 def find_cautions(policy: Policy, topology: Topology) -> tuple[str, ...]:
@@ -115,103 +128,95 @@ def find_cautions(policy: Policy, topology: Topology) -> tuple[str, ...]:
     return (*unused, *would_be)
 
 
-def _ladder(section: LadderModel) -> LadderLimits:
-    return LadderLimits(
-        max_gpu_resets_count=section.max_gpu_resets_count,
-        max_reboots_count=section.max_reboots_count,
-        max_power_cycles_count=section.max_power_cycles_count,
-        max_reimages_count=section.max_reimages_count,
-        memory=timedelta(seconds=section.memory_seconds),
-        cool_down=timedelta(seconds=section.cool_down_seconds),
-    )
+def _consents(**words: str | None) -> Mapping[ActionClass, Consent]:
+    """Return what single classes of acts need; of one that is null, `mode` says it."""
+    return {ActionClass(key): Consent(word) for key, word in words.items() if word is not None}
 
 
-def _recovery(section: RecoveryModel) -> RecoveryLimits:
-    return RecoveryLimits(
-        max_requeues_count=section.max_requeues_count,
-        requeue_window=timedelta(seconds=section.requeue_window_seconds),
-        interactive_notice=timedelta(seconds=section.interactive_notice_seconds),
-        checkpoint_wait=timedelta(seconds=section.checkpoint_wait_seconds),
-        default_min_serving_ratio=section.default_min_serving_ratio,
-    )
+def _accepted_risks(**reasons: str | None) -> Mapping[Risk, str]:
+    """Return the risks that the operator takes; each says who and why."""
+    return {Risk(name): why for name, why in reasons.items() if why is not None}
 
 
-def _rollouts(section: RolloutsModel) -> RolloutLimits:
-    return RolloutLimits(
-        max_out_count=section.max_out_count,
-        canary_counts=tuple(section.canary_counts),
-        growth_ratio=section.growth_ratio,
-        soak=timedelta(seconds=section.soak_seconds),
-        soak_limit=timedelta(seconds=section.soak_limit_seconds),
-        gang_cap_node_count=section.gang_cap_node_count,
-        max_pulled_count=section.max_pulled_count,
-        job_end_limit=timedelta(seconds=section.job_end_limit_seconds),
-        install_limit=timedelta(seconds=section.install_limit_seconds),
-        verify_limit=timedelta(seconds=section.verify_limit_seconds),
-        good_read_count=section.good_read_count,
-        good_read_every=timedelta(seconds=section.good_read_every_seconds),
-        answer_limit=timedelta(seconds=section.answer_limit_seconds),
-    )
+def _freeze_window(*, name: str, begins_at: datetime, ends_at: datetime, allows_drains: bool = False) -> FreezeWindow:
+    window = FreezeWindow(name=name, begins_at=begins_at, ends_at=ends_at, allows_drains=allows_drains)
+    try:
+        return replace(window, begins_at=window.begins_at.astimezone(UTC), ends_at=window.ends_at.astimezone(UTC))
+    except OverflowError as problem:
+        found = f"freeze window {name!r} reaches beyond the years 1 to 9999 in UTC"
+        raise ValueError(f"{found}; expected a year like 2026") from problem
 
 
-def _add_fault(file: YamlFile, sentence: str) -> None:
-    """Keep what the domain says of the policy; its sentences open with the key: `drain_budget.max_out_count is -1`."""
-    file.add_fault(tuple(sentence.split(" ", 1)[0].rstrip(":").split(".")), sentence)
+def _policy(*, quotas: object = None, advice: object = None, capacity: object = None, **stated: object) -> Policy:
+    """Return what is decided by about nodes; the other sections are read for their faults alone."""
+    return Policy(**stated)  # type: ignore[arg-type]  # each was read as its field
 
 
-def _read_freeze_windows(file: YamlFile, entries: list[FreezeWindowModel]) -> tuple[FreezeWindow, ...]:
-    windows = []
-    for index, entry in enumerate(entries):
-        try:
-            window = FreezeWindow(**entry.model_dump())
-        except PolicyError as exc:
-            file.add_fault(("freeze_windows", index), str(exc))
-            continue
-        try:
-            begins_at, ends_at = window.begins_at.astimezone(UTC), window.ends_at.astimezone(UTC)
-        except OverflowError:
-            sentence = (
-                f"freeze window {window.name!r} reaches beyond the years 1 to 9999 in UTC; expected a year like 2026"
-            )
-            file.add_fault(("freeze_windows", index), sentence)
-            continue
-        windows.append(replace(window, begins_at=begins_at, ends_at=ends_at))
-    return tuple(windows)
+def _known(nodes: tuple[NodeName, ...], reading: Reading) -> tuple[NodeName, ...]:
+    topology = given_with(reading).values["topology"]
+    assert isinstance(topology, Topology), "a policy is read for a cluster"
+    unknown = [node for node in nodes if not topology.knows(node)]
+    if unknown:
+        raise ValueError(f"{unknown[0]} is not a node of the cluster; check the name against cluster.yaml")
+    return nodes
 
 
-def _read_weekly_windows(file: YamlFile, entries: list[WeeklyWindowModel] | None) -> tuple[WeeklyWindow, ...] | None:
-    if entries is None:
-        return None
-    for index, entry in enumerate(entries):
-        try:
-            ZoneInfo(entry.timezone)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            at = ("maintenance_windows", index, "timezone")
-            file.add_fault(at, f"found {entry.timezone!r}; expected a zone of the IANA list such as Europe/Berlin")
-    names = get_args(DayName)
-    return tuple(
-        WeeklyWindow(
-            name=entry.name,
-            days=frozenset(names.index(day) for day in entry.days),
-            begins=time.fromisoformat(entry.begins),
-            ends=time.fromisoformat(entry.ends),
-            timezone=entry.timezone,
-        )
-        for entry in entries
-    )
+def _all_of(lists: list[tuple[NodeName, ...]]) -> frozenset[NodeName]:
+    return frozenset(node for nodes in lists for node in nodes)
 
 
-def _read_untouchable(file: YamlFile, entries: list[str], *, topology: Topology) -> frozenset[NodeName]:
-    nodes: set[NodeName] = set()
-    for index, entry in enumerate(entries):
-        at = ("untouchable_nodes", index)
-        try:
-            named = expand_host_list(entry)
-        except ValueError as exc:
-            file.add_fault(at, str(exc))
-            continue
-        unknown = [node for node in named if not topology.knows(node)]
-        if unknown:
-            file.add_fault(at, f"{unknown[0]} is not a node of the cluster; check the name against cluster.yaml")
-        nodes.update(named)
-    return frozenset(nodes)
+_KnownNodes = Annotated[HostList, AfterValidator(_known)]
+_LIMITS: Mapping[object, object] = {int: Count}
+"""Whole numbers count nodes, jobs or tries."""
+DRAIN_BUDGET = section_of(DrainBudget, by_type=_LIMITS)
+MASS_EVENT = section_of(MassEvent, by_type=_LIMITS, shapes={"window": PositiveSeconds})
+DURATIONS = section_of(
+    Durations, by_type=_LIMITS, shapes={"look_every": PositiveSeconds, "retry_after": PositiveSeconds}
+)
+LADDER = section_of(LadderLimits, by_type=_LIMITS)
+RECOVERY = section_of(RecoveryLimits, by_type=_LIMITS)
+BLAST_CAPS = section_of(BlastCaps, by_type=_LIMITS)
+ROLLOUTS = section_of(RolloutLimits, by_type=_LIMITS, shapes={"canary_counts": list_of(Count)})
+CONSENTS = Section(
+    _consents,
+    nullable(**{each.value: Literal["auto", "approve", "forbid"] for each in ActionClass}),
+)
+ACCEPTED_RISKS = Section(_accepted_risks, nullable(**{each.value: Text for each in Risk}))
+WEEKLY_WINDOW = section_of(
+    partial(WeeklyWindow, timezone="UTC"),
+    shapes={
+        "name": Text,
+        "days": list_of(Annotated[Literal[_DAYS], AfterValidator(_DAYS.index)], least=1),
+        "begins": ClockTime,
+        "ends": ClockTime,
+        "timezone": ZoneName,
+    },
+)
+FREEZE_WINDOW = Section(_freeze_window, keys_of(FreezeWindow, shapes={"name": Text}))
+"""Times with a zone, and without quotes: 2026-12-24T00:00:00Z."""
+POLICY = Section(
+    _policy,
+    {
+        **keys_of(
+            Policy,
+            shapes={
+                "consents": CONSENTS,
+                "drain_budget": DRAIN_BUDGET,
+                "mass_event": MASS_EVENT,
+                "durations": DURATIONS,
+                "ladder": LADDER,
+                "recovery": RECOVERY,
+                "blast_caps": BLAST_CAPS,
+                "rollouts": ROLLOUTS,
+                "maintenance_windows": list_of(WEEKLY_WINDOW),
+                "maintenance_calendars": list_of(Annotated[ExistingFile, AfterValidator(str)]),
+                "freeze_windows": list_of(FREEZE_WINDOW),
+                "accepted_risks": ACCEPTED_RISKS,
+                "untouchable_nodes": Annotated[list[_KnownNodes], AfterValidator(_all_of)],
+            },
+            without=("lacking",),
+        ),
+        **optional(quotas=QUOTAS, advice=ADVICE, capacity=CAPACITY_POLICY),
+    },
+)
+"""policy.yaml. Every key may be left out: the defaults are the domain's, and observe."""

@@ -4,15 +4,36 @@ teams.yaml has projects too, for quotas; they are planned demand as well (`all_p
 """
 
 from collections.abc import Iterable
+from datetime import date
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.resources.config.project_models import MOST_PROJECTS, PlannedProjectModel, ProjectsModel
-from ops_pipelines.resources.config.strict_yaml import ConfigError, KeyPath, YamlFile
+from ops_pipelines.resources.config.binding import KeyPath, Section, list_of, needed, section_of
+from ops_pipelines.resources.config.shapes import Account, Gpus, GpuTypeName, Line, PlannedDay, Probability
+from ops_pipelines.resources.config.strict_yaml import ConfigError, YamlFile
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.projects import PlannedProject
 
 _AT = "projects"
+# Assumption: nobody ramps up for longer than ten years; more is a slip.
+_MOST_RAMP_DAYS = 3660
+# Assumption: no site plans more at once; a forecast with this many takes seconds, and one with far more does not end.
+_MOST_PROJECTS = 1000
+PROJECTS: Section[dict[str, object]] = Section(dict, needed(projects=list_of(object, most=_MOST_PROJECTS)))
+PROJECT = section_of(
+    PlannedProject,
+    names={"starts_on": "starts", "ends_on": "ends"},
+    shapes={
+        "name": Line,
+        "gpus": Gpus,
+        "ramp_days": Annotated[int, Field(ge=0, le=_MOST_RAMP_DAYS)],
+        "probability": Probability,
+    },
+    by_type={date: PlannedDay, GpuType: GpuTypeName, TeamName: Account},
+)
 _SHOWN_TEAM_COUNT = 6
 
 
@@ -22,14 +43,13 @@ def read_projects(path: Path, *, agreements: Agreements | None, teams_path: Path
     Teams and names are compared with `agreements`, what `teams_path` says; None: with nothing.
     """
     file = YamlFile(path)
-    file.check(ProjectsModel, file.values, at=())
+    file.read(PROJECTS, file.values, at=())
     listed = file.values.get(_AT)
     found: list[PlannedProject] = []
     lines: dict[tuple[TeamName, str, GpuType], int] = {}
-    for index, each in enumerate(listed if isinstance(listed, list) and len(listed) <= MOST_PROJECTS else ()):
+    for index, each in enumerate(listed if isinstance(listed, list) and len(listed) <= _MOST_PROJECTS else ()):
         at: KeyPath = (_AT, index)
-        section = file.check(PlannedProjectModel, each, at=at)
-        project = None if section is None else _read_project(file, section, at=at)
+        project = file.read(PROJECT, each, at=at)
         if project is None:
             continue
         key = (project.team, project.name, project.gpu_type)
@@ -59,23 +79,6 @@ def all_projects(agreements: Agreements | None, stated: Iterable[PlannedProject]
     )
     known = {(each.team, each.name) for each in agreed}
     return (*agreed, *(each for each in stated if (each.team, each.name) not in known))
-
-
-def _read_project(file: YamlFile, section: PlannedProjectModel, *, at: KeyPath) -> PlannedProject | None:
-    try:
-        return PlannedProject(
-            name=section.name,
-            team=TeamName(section.team),
-            gpu_type=GpuType(section.gpu_type),
-            gpus=section.gpus,
-            starts_on=section.starts,
-            ramp_days=section.ramp_days,
-            ends_on=section.ends,
-            probability=section.probability,
-        )
-    except ValueError as problem:
-        file.add_fault(at, str(problem))
-        return None
 
 
 def _check_with_teams(

@@ -1,30 +1,26 @@
 """A YAML file read strictly: duplicate keys refused; every fault kept, with its line and the nearest valid key.
 
-What the keys mean belongs to `files`. Nothing here knows clusters or policies.
+How a section becomes a value is `binding`'s, what the keys mean belongs to the file's reader. Nothing here knows
+clusters or policies.
 
     PolicyError            the operator's configuration contradicts itself (core.policy)
     └── ConfigError        a configuration file cannot be used; the message lists every fault found in it
 """
 
-import difflib
 import re
-import reprlib
 import stat
 from collections.abc import Mapping
-from datetime import date
 from pathlib import Path
-from typing import TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.resources.config.binding import FaultsFound, KeyPath, Kinds, Made, Section, read_section, shown
 
 _INT = "tag:yaml.org,2002:int"
 _NUMBERS = (_INT, "tag:yaml.org,2002:float")
 _MOST_DIGITS = 100
 _OCTAL = re.compile(r"[-+]?0[0-9_]+")
-_EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
 _MOST_FAULTS_TOLD = 100
 _MOST_TOLD = 1_000
 """Characters of one fault."""
@@ -36,25 +32,14 @@ _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _STRING = "tag:yaml.org,2002:str"
 MOST_BYTES = 5_000_000
 """# Assumption: a cluster of ten thousand nodes is told in a tenth of it."""
-KeyPath = tuple[str | int, ...]
-"""Where a value stands in its file: `("racks", 0, "nodes")`."""
 
 
 class ConfigError(PolicyError):
     """A configuration file cannot be used. The message names the file and, for each fault, line, key and remedy."""
 
 
-class StrictModel(BaseModel):
-    """One section of a file: unknown keys are refused, and nothing is converted silently (`"5"` is not 5)."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-Model = TypeVar("Model", bound=StrictModel)
-
-
 class YamlFile:
-    """One file, its values and the faults found in it so far. Read sections with `check`, then call `finish`."""
+    """One file, its values and the faults found in it so far. Read sections with `read`, then call `finish`."""
 
     def __init__(self, path: Path, *, read_from: Path | None = None) -> None:
         """Read and parse `path`; raise ConfigError if there is no such file or it is not a YAML mapping.
@@ -66,7 +51,7 @@ class YamlFile:
         self._lines: dict[KeyPath, int] = {}
         self._faults: list[tuple[int, str]] = []
         self._impossible: set[KeyPath] = set()
-        """Where days stand that are none: told once, by us and not by the models again."""
+        """Where days stand that are none: told once, by us and not by the sections again."""
         self.is_empty = False
         """Whether nothing stands in it but comments; `{}` is something."""
         self.values: Mapping[str, object] = self._parse()
@@ -82,53 +67,15 @@ class YamlFile:
         """Return the line of the value at `at`, or of what holds it; 1 where neither is there."""
         return next((self._lines[at[:end]] for end in range(len(at), 0, -1) if at[:end] in self._lines), 1)
 
-    def check(self, model: type[Model], value: object, *, at: KeyPath) -> Model | None:
-        """Return `value` as `model`, or None after keeping every fault in it."""
+    def read(self, section: Section[Made] | Kinds[Made], value: object, *, at: KeyPath, **given: object) -> Made | None:
+        """Return what is made of a section, of what is `given` too, or None after keeping every fault in it."""
         try:
-            return model.model_validate(value)
-        except ValidationError as error:
-            for fault in error.errors(include_url=False, include_context=False):
-                where = at + tuple(fault["loc"])
-                if where in self._impossible:
-                    continue
-                if fault["type"] == "extra_forbidden":
-                    known = _section_of(model, tuple(fault["loc"])).model_fields
-                    valid = [each.alias or name for name, each in known.items()]
-                    self.add_fault(where, _unknown_key(str(fault["loc"][-1]), valid))
-                elif fault["type"] == "missing":
-                    self.add_fault(where, "this key is missing and has no default")
-                elif fault["type"] == "float_type" and _EXPONENT.fullmatch(str(fault["input"])):
-                    self.add_fault(
-                        where,
-                        f"found {_shown(fault['input'])}, a text in YAML; expected a number: with a point and a signed "
-                        "exponent, such as 1.0e+3, or without an exponent",
-                    )
-                else:
-                    self.add_fault(where, f"found {_shown(fault['input'])}; {_lower_first(fault['msg'])}")
+            return read_section(section, value, directory=self.path.resolve().parent, given=given)
+        except FaultsFound as problem:
+            for place, sentence in problem.faults:
+                if (*at, *place) not in self._impossible:
+                    self.add_fault((*at, *place), sentence)
             return None
-
-    def check_choice(
-        self, value: object, choices: Mapping[str, type[StrictModel]], *, at: KeyPath
-    ) -> StrictModel | None:
-        """Return `value` as the model that its key `kind` names, or None after keeping every fault in it."""
-        if not isinstance(value, Mapping):
-            self.add_fault(at, f"found {_shown(value)}; expected a section with the key kind ({', '.join(choices)})")
-            return None
-        kind = value.get("kind")
-        if not isinstance(kind, str) or kind not in choices:
-            found = "no kind" if "kind" not in value else f"kind {_shown(kind)}"
-            self.add_fault((*at, "kind"), f"found {found}; expected one of {', '.join(choices)}")
-            return None
-        return self.check(choices[kind], value, at=at)
-
-    def find_file(self, path: str | None, *, at: KeyPath) -> Path | None:
-        """Return the file that `path` names, counted from the directory of this one; keep a fault if there is none."""
-        if path is None:
-            return None
-        absolute = self.path.resolve().parent / expand_home(path)
-        if not absolute.is_file():
-            self.add_fault(at, f"there is no file {absolute}")
-        return absolute
 
     def finish(self) -> None:
         """Raise one ConfigError with every fault kept, in the order of the lines; return if there is none."""
@@ -174,7 +121,7 @@ class YamlFile:
         finally:
             loader.dispose()
         if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-            raise ConfigError(f"{self.path} must be a mapping of keys to sections; found {_shown(values)}")
+            raise ConfigError(f"{self.path} must be a mapping of keys to sections; found {shown(values)}")
         return values
 
     def _walk(self, node: yaml.Node, *, at: KeyPath, visited: set[int]) -> None:
@@ -206,7 +153,7 @@ class YamlFile:
             self._impossible.add(at)
             node.tag = _STRING  # PyYAML would fail on it, and the other faults would not be told.
         elif "\0" in node.value:
-            self.add_fault(at, f"found {_shown(node.value)}; expected a text without the character NUL")
+            self.add_fault(at, f"found {shown(node.value)}; expected a text without the character NUL")
             self._impossible.add(at)
             node.value = ""  # As a path it would end in a bare error.
         elif node.tag == _INT and (fault := _fault_of_whole_number(node.value)):
@@ -272,35 +219,3 @@ def dotted(at: KeyPath) -> str:
     for part in at:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
-
-
-def _section_of(model: type[StrictModel], where: KeyPath) -> type[StrictModel]:
-    """Return the model that holds the last key of `where`: `model` itself or one nested in it."""
-    for part in where[:-1]:
-        annotation = model.model_fields[part].annotation if isinstance(part, str) else None
-        for candidate in (annotation, *get_args(annotation)):
-            if isinstance(candidate, type) and issubclass(candidate, StrictModel):
-                model = candidate
-    return model
-
-
-def _unknown_key(key: str, valid: list[str]) -> str:
-    near = [name for name in valid if name == f"{key}_seconds"] or difflib.get_close_matches(key, valid, n=1)
-    if near:
-        return f"unknown key; did you mean {near[0]}?"
-    return f"unknown key; expected one of {', '.join(valid)}"
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, date):
-        return value.isoformat()  # With its time of day, if it has one.
-    short = reprlib.Repr()  # Of aliases within aliases a few lines would be gigabytes.
-    short.maxlevel, short.maxstring = 3, 1_000
-    text = repr(value) if isinstance(value, str) else short.repr(value)
-    if "://" in text and "@" in text:
-        return "a URL with credentials (not shown; secrets belong in a file of their own)"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]

@@ -1,24 +1,43 @@
 """Reads teams.yaml: what was agreed with teams, as domain values, or every fault of the file with its line and remedy.
 
-How YAML is read strictly is `strict_yaml`'s, the shape of the file `team_models`'. Whether the cluster can keep what
-was agreed depends on the day and on its GPUs: `quotas.lint`.
+Teams, contracts and projects are read one by one, so that a slip in one hides nothing in another. Whether the cluster
+can keep what was agreed depends on the day and on its GPUs: `quotas.lint`.
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
-from ops_pipelines.resources.config.strict_yaml import KeyPath, Model, YamlFile
-from ops_pipelines.resources.config.team_models import (
-    LONGEST_ACCOUNT,
-    ContractModel,
-    ProjectModel,
-    TeamModel,
-    TeamsModel,
+from ops_pipelines.resources.config.binding import (
+    Fault,
+    FaultsFound,
+    KeyPath,
+    Made,
+    Section,
+    keys_of,
+    list_of,
+    needed,
+    section_of,
 )
+from ops_pipelines.resources.config.shapes import (
+    LONGEST_ACCOUNT,
+    MOST_GPUS,
+    Account,
+    Day,
+    Gpus,
+    GpuTypeName,
+    Line,
+    MoneyNumber,
+    Weight,
+    ZoneName,
+)
+from ops_pipelines.resources.config.strict_yaml import YamlFile
 from ops_pipelines.teams.contracts import (
     Agreements,
     Contract,
@@ -29,15 +48,100 @@ from ops_pipelines.teams.contracts import (
 )
 from ops_pipelines.teams.projects import Project
 
+_ANY = GpuType("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Top:
+    timezone: str = "UTC"
+    teams: list[object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Team:
+    """One entry; its contracts and projects are read one by one."""
+
+    team: TeamName
+    parent: TeamName | None = None
+    contracts: list[object] = field(default_factory=list)
+    projects: list[object] = field(default_factory=list)
+    budget: int | None = None
+    """Cents a month."""
+
+
+def _budget(*, monthly: float) -> int:
+    """Return it in cents."""
+    return round(monthly * 100)
+
+
+def _contract(
+    *, team: TeamName, valid_from: date, valid_until: date | None = None, gpu_type: GpuType = _ANY, **stated: float
+) -> Contract:
+    """Return one contract; where its terms are wrong its days are checked all the same."""
+    faults: list[Fault] = []
+    terms = Terms(team=team, guarantee=0.0)
+    try:
+        terms = Terms(team=team, **stated)  # type: ignore[arg-type]  # each was read as its field
+    except ValueError as problem:
+        faults.append(((), str(problem)))
+    try:
+        contract = Contract(terms=terms, valid_from=valid_from, valid_until=valid_until, gpu_type=gpu_type)
+    except ValueError as problem:
+        faults.append((("until",), str(problem)))
+    if faults:
+        raise FaultsFound(*faults)
+    return contract
+
+
+_LIMIT = Annotated[Gpus | None, AfterValidator(lambda gpus: math.inf if gpus is None else gpus)]
+"""null: not limited."""
+_TYPES: Mapping[object, object] = {date: Day, GpuType: GpuTypeName, TeamName: Account}
+TEAMS = section_of(_Top, shapes={"timezone": ZoneName, "teams": list_of(object, least=1)})
+BUDGET = Section(lambda monthly: round(monthly * 100), needed(monthly=MoneyNumber))
+TEAM = section_of(_Team, shapes={"budget": BUDGET}, by_type=_TYPES)
+CONTRACT = Section(
+    _contract,
+    keys_of(
+        Contract,
+        names={"valid_from": "from", "valid_until": "until"},
+        by_type=_TYPES,
+        without=("terms",),
+    )
+    | keys_of(
+        Terms,
+        shapes={
+            "guarantee": Gpus,
+            "weight": Weight,
+            "borrow_limit": _LIMIT,
+            "lend_limit": _LIMIT,
+            "reserved": Gpus,
+            "cap": _LIMIT,
+            "priority": Annotated[int, Field(ge=-1_000_000, le=1_000_000)],
+            "unit": Annotated[int, Field(ge=1, le=MOST_GPUS)],
+        },
+        without=("team", "parent"),
+    ),
+    given=("team",),
+)
+PROJECT = Section(
+    Project,
+    keys_of(
+        Project,
+        names={"begins_on": "begins", "ends_on": "ends"},
+        shapes={"name": Line, "gpus": Gpus},
+        by_type=_TYPES,
+        without=("team",),
+    ),
+    given=("team",),
+)
+
 
 def read_teams(path: Path) -> Agreements:
     """Return what was agreed with teams; raise ConfigError with every fault found in the file."""
     file = YamlFile(path)
-    top = file.check(TeamsModel, file.values, at=())
-    if top is not None:
-        _check_timezone(file, top.timezone)
+    top = file.read(TEAMS, file.values, at=())
     found = _Found()
-    for at, told, team in _sections(file, file.values.get("teams"), TeamModel, at=("teams",)):
+    for at, told, team in _sections(file, file.values.get("teams"), TEAM, at=("teams",)):
         _read_team(file, team, found, told=told, at=at)
     _check_together(file, found)
     file.finish()
@@ -65,43 +169,32 @@ class _Found:
 
 
 def _sections(
-    file: YamlFile, value: object, model: type[Model], *, at: KeyPath
-) -> Iterator[tuple[KeyPath, Mapping[str, object], Model | None]]:
-    """Yield each section of a list: its place, what it says, and that as its model, None where it has faults.
+    file: YamlFile, value: object, section: Section[Made], *, at: KeyPath, **given: object
+) -> Iterator[tuple[KeyPath, Mapping[str, object], Made | None]]:
+    """Yield each section of a list: its place, what stands there, and what is made of it, None where it has faults.
 
-    What is no list is refused by the model of what holds it.
+    What is no list is refused by the section that holds it.
     """
     for index, each in enumerate(value if isinstance(value, list) else ()):
-        checked = file.check(model, each, at=(*at, index))
-        yield (*at, index), each if isinstance(each, dict) else {}, checked
+        made = file.read(section, each, at=(*at, index), **given)
+        yield (*at, index), each if isinstance(each, dict) else {}, made
 
 
-def _check_timezone(file: YamlFile, name: str) -> None:
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        file.add_fault(("timezone",), f"found {name!r}; expected a zone of the IANA list such as Europe/Berlin")
-
-
-def _read_team(
-    file: YamlFile, team: TeamModel | None, found: _Found, *, told: Mapping[str, object], at: KeyPath
-) -> None:
+def _read_team(file: YamlFile, team: _Team | None, found: _Found, *, told: Mapping[str, object], at: KeyPath) -> None:
     """Read one team; of one that has faults its contracts and projects are checked all the same."""
     name = _name_of(told, at=at)
     if name in found.teams_at:
         file.add_fault((*at, "team"), f"{name} is declared twice; keep one entry, with the contracts of both")
     else:
         found.teams_at[name] = at
-        found.parents[name] = None if team is None or team.parent is None else TeamName(team.parent)
+        found.parents[name] = None if team is None else team.parent
     if team is not None and team.budget is not None:
-        found.budgets[name] = round(team.budget.monthly * 100)
-    for place, _, section in _sections(file, told.get("contracts"), ContractModel, at=(*at, "contracts")):
-        contract = None if section is None else _read_contract(file, section, team=name, at=place)
+        found.budgets[name] = team.budget
+    for place, _, contract in _sections(file, told.get("contracts"), CONTRACT, at=(*at, "contracts"), team=name):
         if contract is not None:
             found.contracts.append(contract)
             found.parts_at[id(contract)] = place
-    for place, _, entry in _sections(file, told.get("projects"), ProjectModel, at=(*at, "projects")):
-        project = None if entry is None else _read_project(file, entry, team=name, at=place)
+    for place, _, project in _sections(file, told.get("projects"), PROJECT, at=(*at, "projects"), team=name):
         if project is not None:
             found.projects.append(project)
             found.parts_at[id(project)] = place
@@ -111,54 +204,6 @@ def _name_of(told: Mapping[str, object], *, at: KeyPath) -> TeamName:
     """Return the name that a team is given, good or not; where it has none, its place stands for it in messages."""
     name = told.get("team")
     return TeamName(name[:LONGEST_ACCOUNT] if isinstance(name, str) and name else f"teams[{at[-1]}]")
-
-
-def _read_contract(file: YamlFile, section: ContractModel, *, team: TeamName, at: KeyPath) -> Contract | None:
-    try:
-        terms = Terms(
-            team=team,
-            guarantee=section.guarantee,
-            weight=section.weight,
-            borrow_limit=_limit(section.borrow_limit),
-            lend_limit=_limit(section.lend_limit),
-            reserved=section.reserved,
-            cap=_limit(section.cap),
-            priority=section.priority,
-            unit=section.unit,
-        )
-    except ValueError as problem:
-        file.add_fault(at, str(problem))
-        terms = Terms(team=team, guarantee=0.0)  # a stand-in: its days are checked all the same
-    try:
-        return Contract(
-            terms=terms,
-            valid_from=section.valid_from,
-            valid_until=section.until,
-            gpu_type=GpuType(section.gpu_type),
-        )
-    except ValueError as problem:
-        file.add_fault((*at, "until"), str(problem))
-        return None
-
-
-def _limit(gpus: float | None) -> float:
-    return math.inf if gpus is None else gpus
-
-
-def _read_project(file: YamlFile, section: ProjectModel, *, team: TeamName, at: KeyPath) -> Project | None:
-    try:
-        return Project(
-            name=section.name,
-            team=team,
-            gpus=section.gpus,
-            begins_on=section.begins,
-            ends_on=section.ends,
-            gpu_type=GpuType(section.gpu_type),
-            probability=section.probability,
-        )
-    except ValueError as problem:
-        file.add_fault(at, str(problem))
-        return None
 
 
 def _check_together(file: YamlFile, found: _Found) -> None:

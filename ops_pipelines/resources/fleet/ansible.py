@@ -28,7 +28,7 @@ from ops_pipelines.core.node_tests import parse_check_key
 from ops_pipelines.core.rollout import InstallOrder, InstallReport, InstallState
 from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.commands import fill, placeholders_in, tool_environment
-from ops_pipelines.resources.config.install_settings import AnsibleSettings
+from ops_pipelines.resources.config.cluster_config import AnsibleSettings
 from ops_pipelines.resources.fleet.documents import PlainChange, PlainOrder
 from ops_pipelines.resources.fleet.installs import VALUES, InstallDirectory, StartedInstall, plain_order
 
