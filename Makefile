@@ -26,7 +26,7 @@ trial: $(READY)           ## a stranger's bad day on a real Slurm; hours. SILENT
 test: check               ## lint, types, import contracts, tests
 	@$(BIN)/pytest --numprocesses=$(or $(WORKERS),4) --dist=loadfile --no-loadscope-reorder
 
-BENCHES := growth decode signals proof cycle classify diagnosis real_cases timing whatif titan wear rollout quota forecast intake throughput latency idle
+BENCHES := growth decode signals proof cycle closing classify diagnosis real_cases timing whatif titan wear rollout quota forecast intake throughput latency idle
 
 bench: $(READY)           ## each bench in turn, then 10,000 hostile stories; 2 hours on two quiet cores. AREA="rollout ..." runs some alone
 	@for area in $(or $(AREA),$(BENCHES)); do \

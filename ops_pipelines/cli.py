@@ -120,6 +120,7 @@ def check_config(
     """
     from ops_pipelines.core.policy import Mode
     from ops_pipelines.core.sources import SourceError
+    from ops_pipelines.lake.quality.site_suites import find_suite_faults
     from ops_pipelines.remediate.guardrails.fencing_room import find_gaps, find_objections
     from ops_pipelines.remediate.timeliness import read_lateness
     from ops_pipelines.report.terminal import console, print_fields, print_lines
@@ -127,6 +128,7 @@ def check_config(
     from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions
     from ops_pipelines.resources.config.redfish_settings import find_weaknesses
+    from ops_pipelines.resources.config.suite_files import read_suite_files
     from ops_pipelines.resources.web_access import read_link_key
     from ops_pipelines.terminal.config_check import (
         ask_limits,
@@ -154,6 +156,7 @@ def check_config(
         *find_fleet_gaps(config.fleet),
         *find_team_cautions(config, agreements),
         *find_capacity_cautions(config, stated),
+        *find_suite_faults(read_suite_files(config.expectations_directory)),
     ):
         complain(f"warning: {caution}")
     unchecked = f"not checked: whether the scheduler leaves room for mode: {Mode.AUTO.value}"

@@ -6,7 +6,7 @@ one place; that is more than 400 lines.
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -318,6 +318,7 @@ def open_observatory(cluster_file: Path) -> Observatory:
 def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
     """Return what fills the lake that `config` names."""
     keep_private()
+    from ops_pipelines.resources.config.suite_files import read_suite_files
     from ops_pipelines.resources.prometheus.range_pages import all_queries
 
     twin = _Twin(config, clock)
@@ -337,6 +338,7 @@ def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
         release=config.release,
         objectives=config.objectives,
         read_comment=_comment_reader(clock),
+        read_suites=partial(read_suite_files, config.expectations_directory),
     )
 
 

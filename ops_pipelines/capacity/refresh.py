@@ -94,19 +94,14 @@ def chance_of_as_many(failures: int, years: float, *, others: int, other_years: 
 
     Of two Poisson counts with one rate, given their sum, the first is binomial with its share of the time.
     """
-    total = failures + others
+    from scipy.special import betainc
+
     share = Fraction(years) / (Fraction(years) + Fraction(other_years))
     if failures <= 0:
         return 1.0
     if share in (0, 1):
         return float(share)
-    # Added up from the smallest term on, in logarithms: powers of many failures would be 0.
-    logs = [
-        math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)
-        + count * math.log(float(share)) + (total - count) * math.log1p(-float(share))
-        for count in range(failures, total + 1)
-    ]  # fmt: skip
-    return min(1.0, math.fsum(sorted(math.exp(each) for each in logs)))
+    return float(betainc(failures, others + 1, float(share)))
 
 
 # -- whether hardware should be replaced --

@@ -1,23 +1,24 @@
 """Asset checks: every hour of the lake is judged when it is filled, errors block what is downstream, warnings do not.
 
-What is expected stands in `lake.quality.expectations`; what is counted, in `lake.quality.profile`; who judges, in
-`suites`; what people read, in `quality_page`.
+What is expected stands in `lake.quality.expectations`, and in the site's suites; what is counted, in
+`lake.quality.profile`; who judges, in `suites`; what people read, in `quality_page`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import dagster as dg
 
 from ops_pipelines.checks.quality_page import failed_rows, kind_rows, render_page
-from ops_pipelines.checks.suites import judge_profiles
+from ops_pipelines.checks.suites import judge_profiles, judge_rows
 from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict
 from ops_pipelines.core.cluster import Observatory
 from ops_pipelines.core.lake import Lake
-from ops_pipelines.lake.quality.expectations import Measure
-from ops_pipelines.lake.quality.rules import Severity
+from ops_pipelines.lake.quality.expectations import Expectation, Measure, Severity, expectations_of
+from ops_pipelines.lake.quality.site_suites import expected_at_site
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.report.metadata import table as shown_table
 
@@ -63,48 +64,72 @@ def expected_by_inventory(observatory: Observatory, table: str, hour: datetime) 
     return Expected(step_seconds=observatory.step_seconds, device_count=expected_devices_of(inventory, table=table))
 
 
-def judge_hours(lake: Lake, *, table: str, hours: Mapping[datetime, Expected]) -> tuple[HourVerdict, ...]:
+def judge_hours(
+    lake: Lake,
+    *,
+    table: str,
+    hours: Mapping[datetime, Expected],
+    expectations: Sequence[Expectation] | None = None,
+    troubles: Sequence[Verdict] = (),
+) -> tuple[HourVerdict, ...]:
     """Return the verdicts on each of some hours of one table, in order of time; 24 at once, to bound memory.
 
-    Raises LakeError if one cannot be read.
+    `expectations`: None for what we ship. `troubles` are added to each hour. Raises LakeError if one cannot be read.
     """
+    expectations = expectations_of(table) if expectations is None else expectations
     judged: list[HourVerdict] = []
     ordered = sorted(hours)
     for first in range(0, len(ordered), _HOURS_AT_ONCE):
         some = ordered[first : first + _HOURS_AT_ONCE]
-        profiles = [_profile(lake, table=table, hour=hour, expected=hours[hour]) for hour in some]
-        judged += [
-            HourVerdict(
-                table=table,
-                hour=profile.hour,
-                row_count=profile.row_count,
-                sample_count=profile.sample.num_rows,
-                verdicts=verdicts,
-                numbers=profile.values(),
+        looked = [_look(lake, expectations, table=table, hour=hour, expected=hours[hour]) for hour in some]
+        of_hours = judge_profiles([profile for profile, _ in looked], expectations)
+        for (profile, of_columns), of_hour in zip(looked, of_hours, strict=True):
+            found = {each.expectation.name: each for each in (*of_hour, *of_columns)}
+            judged.append(
+                HourVerdict(
+                    table=table,
+                    hour=profile.hour,
+                    row_count=profile.row_count,
+                    verdicts=(*troubles, *(found[each.name] for each in expectations if each.name in found)),
+                    numbers=profile.values(),
+                )
             )
-            for profile, verdicts in zip(profiles, judge_profiles(profiles), strict=True)
-        ]
     return tuple(judged)
 
 
-def _profile(lake: Lake, *, table: str, hour: datetime, expected: Expected) -> "Profile":
-    from ops_pipelines.lake.quality.profile import booted_nodes_of, profile_hour
+def _look(
+    lake: Lake, expectations: Sequence[Expectation], *, table: str, hour: datetime, expected: Expected
+) -> "tuple[Profile, tuple[Verdict, ...]]":
+    """Return what is counted of an hour, and the verdicts on its columns; the rows themselves are let go."""
+    import pyarrow as pa
+
+    from ops_pipelines.lake.quality.profile import booted_nodes_of, conform_rows, profile_hour
 
     rows = _read(lake, table, hour)
+    # What reading took beside the rows goes back, so that judging them needs no more at its height than reading did.
+    pa.default_memory_pool().release_unused()
     step, devices = expected.step_seconds, expected.device_count
     if devices is None and not rows.num_rows and table not in _OWED_ALWAYS:
         # Nobody expects it, and it was not there before either: nothing stopped. What did stop is told once here, and
         # for a week by monitoring_coverage.
         was_there = _read(lake, table, hour - timedelta(hours=1)).num_rows > 0
         devices = None if was_there else 0
-    profile = profile_hour(rows, table=table, hour=hour, step_seconds=step, expected_devices=devices)
+    count = partial(
+        profile_hour,
+        rows,
+        table=table,
+        hour=hour,
+        step_seconds=step,
+        expected_devices=devices,
+        expectations=expectations,
+    )
+    profile = count()
     if any(value for (_, measure), value in profile.values().items() if measure is Measure.FALLS):
         booted = booted_nodes_of(rows if table == "node_telemetry" else _read(lake, "node_telemetry", hour))
         if booted:
-            return profile_hour(
-                rows, table=table, hour=hour, step_seconds=step, expected_devices=devices, booted_nodes=booted
-            )
-    return profile
+            profile = count(booted_nodes=booted)
+    pa.default_memory_pool().release_unused()
+    return profile, judge_rows(conform_rows(rows, table), expectations)
 
 
 def build_quality_checks(
@@ -144,9 +169,12 @@ def _checks_of(
         lake = observatory.lake
         hours = hours_to_judge(context, dg.AssetKey(asset))
         judged: list[HourVerdict] = []
+        suites = observatory.read_suites()
         for table in tables:
             known = {hour: expect(observatory, table, hour) for hour in hours}
-            judged += judge_hours(lake, table=table, hours=known)
+            expected, troubles = expected_at_site(suites, table=table)
+            found = [Verdict(expectation=each, outcome=Outcome.FAILED, trouble=said) for each, said in troubles]
+            judged += judge_hours(lake, table=table, hours=known, expectations=expected, troubles=found)
         pages = (
             {}
             if write_page is None

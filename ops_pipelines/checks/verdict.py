@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.lake.quality.expectations import Expectation, Kind, Measure
-from ops_pipelines.lake.quality.rules import Severity
+from ops_pipelines.lake.quality.expectations import Expectation, Kind, Measure, Severity
 
 
 class Outcome(Enum):
@@ -23,7 +22,9 @@ class Verdict:
     expectation: Expectation
     outcome: Outcome
     observed: float | None = None
-    """The measure's value; for a form, how many texts of the sample do not meet it."""
+    """The measure's value; of columns, how many rows are not as expected."""
+    found: str = ""
+    """What was found of a column, in words."""
     examples: tuple[str, ...] = ()
     """First rows or texts that broke it."""
     trouble: str = ""
@@ -34,6 +35,8 @@ class Verdict:
         """Return what was found in words."""
         if self.trouble:
             return self.trouble
+        if self.found:
+            return self.found
         if self.observed is None:
             return "-"
         what = self.expectation
@@ -41,9 +44,7 @@ class Verdict:
             return "another type" if self.observed else "this type"
         if what.measure is Measure.NEWEST_AGE:
             return f"{self.observed:,.0f} s"
-        if what.measure is None:
-            return f"{counted(self.observed, 'text')} of the sample" if self.observed else "none"
-        if what.kind is Kind.COMPLETENESS or what.measure in (Measure.BROKEN_SHARE, Measure.TRUE_SHARE):
+        if what.measure is not None and (what.kind is Kind.COMPLETENESS or what.measure is Measure.BROKEN_SHARE):
             return share_text(self.observed)
         what_is_counted = "column" if what.measure is Measure.STRANGE_COLUMNS else "row"
         return counted(self.observed, what_is_counted) if self.observed else "none"
@@ -52,6 +53,8 @@ class Verdict:
     def expected_text(self) -> str:
         """Return the bound in words."""
         what = self.expectation
+        if what.measure is None:
+            return what.expected
         if what.measure is Measure.TYPE_DIFFERS:
             return "this type"
         if what.measure is Measure.NEWEST_AGE:
@@ -60,7 +63,7 @@ class Verdict:
             return f"at least {share_text(what.at_least)}"
         if what.at_most:
             return f"at most {share_text(what.at_most)}"
-        return "none" if what.measure is not None else what.expected
+        return "none"
 
 
 def counted(number: float, word: str) -> str:
@@ -85,7 +88,6 @@ class HourVerdict:
     table: str
     hour: datetime
     row_count: int
-    sample_count: int
     verdicts: Sequence[Verdict]
     numbers: Mapping[tuple[str, Measure], float | None]
 

@@ -3,13 +3,13 @@
 A pass keeps the rules that it was given; the next one is given those that hold then.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.identity import Digest, Topology
-from ops_pipelines.core.lake import Lake, PastWork
+from ops_pipelines.core.lake import Lake, PastWork, SuiteFile
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.machines import Fleet, SiteMeans
 from ops_pipelines.core.notes import Notifier, Outbox, Silencer, TellRules
@@ -109,6 +109,8 @@ class Observatory:
     """What was promised to teams."""
     read_comment: ReadComment = says_nothing
     """What a job's comment says of it; never raises."""
+    read_suites: Callable[[], Sequence[SuiteFile]] = tuple
+    """What the site expects of its tables, as its files say now; none where there are none. Never raises."""
 
     @property
     def step_seconds(self) -> int:

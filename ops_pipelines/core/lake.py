@@ -44,6 +44,18 @@ class Computed:
     rows: Rows | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteFile:
+    """What a site expects of one table, as it stands in a file."""
+
+    path: str
+    table: str
+    """What the file is named after."""
+    text: str = ""
+    problem: str = ""
+    """Why the file could not be read; empty: it could."""
+
+
 class Lake(Protocol):
     """Keeps tables by hour. Rows are sorted by key and time, one row per key and time, without a time of arrival.
 

@@ -7,10 +7,9 @@ part counts once a window, so that one lemon is no epidemic. Who is a lemon is `
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,6 @@ from ops_pipelines.diagnose.lemons import benjamini_hochberg
 FLEET = "fleet"
 """The kind of group that is everybody, compared with its own past."""
 _DAY_SECONDS = 86_400.0
-_Curve = Callable[[float], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,47 +283,20 @@ def _failed_once(service: Service, failures: Failures, begin: float, end: float)
 
 def binomial_tail(count: int, total: int, share: float) -> float:
     """Return the probability that `count` or more of `total` fall into a group that has this share."""
+    from scipy.special import betainc
+
     if count <= 0:
         return 1.0
-    if count > total or share <= 0:
-        return 0.0
-    if share >= 1:
-        return 1.0
-    terms = _log_terms(np.arange(count, total + 1), total, share)
-    top = terms.max()
-    return min(1.0, float(np.exp(top) * np.exp(terms - top).sum()))
-
-
-def _log_terms(counts: NDArray[np.int64], total: int, share: float) -> NDArray[np.float64]:
-    factorials = _log_factorials(1 << total.bit_length())
-    choose = factorials[total] - factorials[counts] - factorials[total - counts]
-    terms: NDArray[np.float64] = choose + counts * math.log(share) + (total - counts) * math.log1p(-share)
-    return terms
-
-
-@cache
-def _log_factorials(count: int) -> NDArray[np.float64]:
-    """Return the logarithms of 0! to `count`!."""
-    return np.concatenate(([0.0], np.cumsum(np.log(np.arange(1.0, count + 1)))))
+    return float(betainc(count, total - count + 1, min(1.0, max(0.0, share)))) if count <= total else 0.0
 
 
 def clopper_pearson(count: int, total: int, *, confidence: float = 0.95) -> tuple[float, float]:
     """Return the exact interval of a share of which `count` of `total` were seen. Raises ValueError without any."""
+    from scipy.special import betaincinv
+
     if not 0 <= count <= total or total == 0:
         raise ValueError(f"{count} of {total}; expected a part of one or more")
     side = (1 - confidence) / 2
-    low = 0.0 if count == 0 else _bisect(lambda share: binomial_tail(count, total, share) - side)
-    high = 1.0 if count == total else _bisect(lambda share: binomial_tail(count + 1, total, share) - (1 - side))
+    low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, side))
+    high = 1.0 if count == total else float(betaincinv(count + 1, total - count, 1 - side))
     return low, high
-
-
-def _bisect(rising: _Curve) -> float:
-    """Return where a curve that rises over [0, 1] crosses zero."""
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        if rising(middle) < 0:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2

@@ -4,28 +4,13 @@ Arithmetic only. Zero events bound a rate from above; they never make it zero.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ops_pipelines.diagnose.lemons import poisson_tail
-
 _TAIL = 0.025
 """Each side of a 95 % interval."""
-
-
 _ONE_TAIL = 0.05
-
-
-_STEPS = 60
-"""Halvings: more than a double has digits."""
-
-
-_MANY = 50
-
-
-_NORMAL = 1.959964
-"""Standard deviations that leave 2.5 % on one side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,29 +66,16 @@ def count_bounds(event_count: int) -> tuple[float, float]:
 
 def _lower(event_count: int) -> float:
     """Return the mean of which so many events or more come with 2.5 %."""
-    if event_count >= _MANY:
-        return _wilson_hilferty(event_count, -_NORMAL)
-    return _mean_at(lambda mean: poisson_tail(event_count, mean), _TAIL, upto=float(event_count))
+    from scipy.special import gammaincinv
+
+    return float(gammaincinv(event_count, _TAIL))
 
 
 def _upper(event_count: int) -> float:
-    """Return the mean of which so many events or fewer come with 2.5 %: more than that come with 97.5 %."""
-    if event_count >= _MANY:
-        return _wilson_hilferty(event_count + 1, _NORMAL)
-    return _mean_at(lambda mean: poisson_tail(event_count + 1, mean), 1.0 - _TAIL, upto=2.0 * event_count + 20.0)
+    """Return the mean of which so many events or fewer come with 2.5 %."""
+    from scipy.special import gammainccinv
 
-
-def _wilson_hilferty(event_count: int, deviations: float) -> float:
-    """Return the same in closed form, right to 0.01 % from 50 events on (Wilson and Hilferty 1931)."""
-    return float(event_count * (1 - 1 / (9 * event_count) + deviations / (3 * math.sqrt(event_count))) ** 3)
-
-
-def _mean_at(rising: Callable[[float], float], wanted: float, *, upto: float) -> float:
-    low, high = 0.0, upto
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if rising(middle) < wanted else (low, middle)
-    return (low + high) / 2
+    return float(gammainccinv(event_count + 1, _TAIL))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -287,24 +287,11 @@ def _trouble_order(trouble: Trouble) -> tuple[datetime, str, str]:
 
 def poisson_tail(count: int, expected: float) -> float:
     """Return the probability of `count` or more events where `expected` are expected."""
+    from scipy.special import gammainc
+
     if count <= 0:
         return 1.0
-    if expected <= 0:
-        return 0.0
-    if count <= expected:
-        below = math.fsum(_poisson(each, expected) for each in range(count))
-        return max(0.0, 1.0 - below)
-    # Above the mean the terms fall at least as fast as a geometric row: they are added until they no longer matter.
-    term, total, each = _poisson(count, expected), 0.0, count
-    while term > total * 1e-17:
-        total += term
-        each += 1
-        term *= expected / each
-    return min(1.0, total)
-
-
-def _poisson(count: int, expected: float) -> float:
-    return math.exp(count * math.log(expected) - expected - math.lgamma(count + 1))
+    return float(gammainc(count, expected)) if expected > 0 else 0.0
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:

@@ -214,8 +214,9 @@ def _copy_configuration(
     """Copy what is configured and no secret; yield what is left out."""
     here = cluster_file.resolve().parent
     named = [config.policy_path, config.teams_path, config.capacity_path, config.projects_path]
-    if config.releases_directory.is_dir():
-        named += sorted(each for each in config.releases_directory.rglob("*") if each.is_file())
+    for directory in (config.releases_directory, config.expectations_directory):
+        if directory.is_dir():
+            named += sorted(each for each in directory.rglob("*") if each.is_file())
     named += _calendars(config)
     # What two keys name is one file.
     for file in dict.fromkeys((cluster_file.resolve(), *(_without_dots(each) for each in named if each is not None))):

@@ -1,10 +1,11 @@
 """Great Expectations judges as plain Python does, and its verdicts reach Dagster: errors block, warnings do not."""
 
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,14 +23,13 @@ from ops_pipelines.checks.data_quality import (
     judge_hours,
 )
 from ops_pipelines.checks.quality_page import render_page
-from ops_pipelines.checks.suites import judge_profiles
 from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict, share_text
-from ops_pipelines.core.lake import Lake, Rows
-from ops_pipelines.lake.quality.expectations import Expectation, Kind, Measure, expectations_of
-from ops_pipelines.lake.quality.profile import Profile, profile_hour
-from ops_pipelines.lake.quality.rules import Severity
+from ops_pipelines.core.lake import Lake, Rows, SuiteFile
+from ops_pipelines.lake.quality.expectations import Expectation, Kind, Measure, Severity, expectations_of
+from ops_pipelines.lake.quality.profile import Profile
+from ops_pipelines.lake.quality.site_suites import expected_at_site
 from ops_pipelines.lake.schema import TABLES
-from tests.frames.good_hours import HOUR, STEP_SECONDS, Hour, broken_hour, good_hour
+from tests.frames.good_hours import ABOVE, BETWEEN, HOUR, NOT_FINITE, STEP_SECONDS, Hour, broken_hour, good_hour
 from tests.frames.plain_judge import failed_names
 
 EXPECTED = Expected(step_seconds=STEP_SECONDS, device_count=2)
@@ -41,6 +41,7 @@ class Filled:
 
     lake: Lake
     step_seconds: int = STEP_SECONDS
+    read_suites: Callable[[], Sequence[SuiteFile]] = tuple
 
 
 class MemoryLake:
@@ -63,32 +64,32 @@ class MemoryLake:
         raise NotImplementedError
 
 
-def profile_of(table: str, hour: Hour) -> Profile:
-    return profile_hour(
-        hour.rows, table=table, hour=HOUR, step_seconds=STEP_SECONDS, expected_devices=hour.expected_devices
-    )
-
-
-def judge_profile(profile: Profile) -> tuple[Verdict, ...]:
-    return judge_profiles([profile])[0]
-
-
 def judge_hour(lake: Lake, *, table: str, hour: datetime, expected: Expected) -> HourVerdict:
     return judge_hours(lake, table=table, hours={hour: expected})[0]
 
 
-def failed_by_suites(profile: Profile) -> set[str]:
-    return {each.expectation.name for each in judge_profile(profile) if each.outcome is Outcome.FAILED}
+def judge(table: str, hour: Hour) -> HourVerdict:
+    expected = Expected(step_seconds=STEP_SECONDS, device_count=hour.expected_devices)
+    return judge_hour(MemoryLake({(table, HOUR): hour.rows}), table=table, hour=HOUR, expected=expected)
+
+
+def failed_by_suites(table: str, hour: Hour) -> set[str]:
+    return {each.expectation.name for each in judge(table, hour).verdicts if each.outcome is Outcome.FAILED}
+
+
+def failed_by_plain_python(table: str, hour: Hour) -> set[str]:
+    return failed_names(
+        hour.rows, table=table, hour=HOUR, step_seconds=STEP_SECONDS, expected_devices=hour.expected_devices
+    )
 
 
 def by_measure(table: str) -> Iterable[tuple[Expectation, ...]]:
     """Return the expectations of a table by what breaks them."""
-    measures = {each.measure for each in expectations_of(table) if each.measure is not Measure.BROKEN_SHARE}
-    for measure in sorted(measures, key=lambda measure: "" if measure is None else measure.value):
-        yield tuple(each for each in expectations_of(table) if each.measure is measure)
+    ways: dict[object, list[Expectation]] = {}
     for each in expectations_of(table):
-        if each.measure is Measure.BROKEN_SHARE:
-            yield (each,)
+        alone = each.name if each.measure is Measure.BROKEN_SHARE else each.measure or (each.kind, each.type)
+        ways.setdefault(alone, []).append(each)
+    return [tuple(way) for way in ways.values()]
 
 
 SMALL_TABLES = ("application_telemetry", "rejected_rows")
@@ -97,7 +98,7 @@ SMALL_TABLES = ("application_telemetry", "rejected_rows")
 
 @pytest.mark.parametrize("table", TABLES)
 def test_a_good_hour_passes_every_suite(table: str) -> None:
-    verdicts = judge_profile(profile_of(table, good_hour(table)))
+    verdicts = judge(table, good_hour(table)).verdicts
 
     assert [each.expectation for each in verdicts] == list(expectations_of(table))
     assert {each.outcome for each in verdicts} == {Outcome.PASSED}
@@ -106,36 +107,57 @@ def test_a_good_hour_passes_every_suite(table: str) -> None:
 @pytest.mark.parametrize("table", TABLES)
 def test_every_expectation_of_the_suites_fails_where_plain_python_says_so(table: str) -> None:
     seen = set()
-    for way in by_measure(table) if table in SMALL_TABLES else [tuple(_columns(table))]:
-        profile = profile_of(table, broken_hour(way))
+    for way in by_measure(table) if table in SMALL_TABLES else [_of_columns(table)]:
+        hour = broken_hour(way)
 
-        failed = failed_by_suites(profile)
+        failed = failed_by_suites(table, hour)
 
-        assert failed == failed_names(profile)
+        assert failed == failed_by_plain_python(table, hour)
         seen |= failed
     if table in SMALL_TABLES:
         assert seen == {each.name for each in expectations_of(table)}
     assert seen
 
 
-def _columns(table: str) -> list[Expectation]:
-    return [each for each in expectations_of(table) if each.measure is Measure.BELOW_POSSIBLE] or [
-        each for each in expectations_of(table) if each.measure is Measure.TYPE_DIFFERS
+def _of_columns(table: str) -> tuple[Expectation, ...]:
+    """Return what bounds values from below; where nothing does, the types."""
+    below = tuple(each for each in expectations_of(table) if each.type == BETWEEN and "below" in each.meaning)
+    return below or tuple(each for each in expectations_of(table) if each.measure is Measure.TYPE_DIFFERS)
+
+
+@pytest.mark.parametrize("how", [ABOVE, NOT_FINITE])
+def test_what_is_above_what_can_be_or_no_number_fails_with_the_row_that_says_it(how: str) -> None:
+    (ratio,) = (each for each in expectations_of("storage_telemetry") if each.name == "wear_ratio.possible")
+
+    (failed,) = judge("storage_telemetry", broken_hour([ratio], how)).failed(Severity.ERROR)
+
+    assert (failed.expectation, failed.observed, failed.observed_text) == (ratio, 1.0, "1 of 24 rows")
+    (example,) = failed.examples
+    assert re.fullmatch(r"node1/dev1 @ 03:55:00: (nan|[\d.]+)", example)
+
+
+def test_every_text_is_judged_and_none_is_left_to_chance() -> None:
+    given = [
+        {"source": "k", "position": f"{number:06}", "time": HOUR, "text": "\x01" if number == 7_777 else "well"}
+        for number in range(20_000)
     ]
+
+    (failed,) = judge("kernel_events", Hour(rows=TABLES["kernel_events"].from_rows(given))).failed(Severity.ERROR)
+
+    assert (failed.expectation.name, failed.observed_text) == ("text.form", "1 of 2 distinct values")
+    assert failed.examples[0].startswith("k/007777 @ 03:00:00")
 
 
 def test_the_small_tables_hold_every_kind() -> None:
     kinds = {each.kind for table in SMALL_TABLES for each in expectations_of(table)}
 
-    assert kinds | {Kind.MONOTONE} == set(Kind)
+    assert kinds | {Kind.MONOTONE, Kind.SITE} == set(Kind)
 
 
 def test_a_falling_counter_is_told_with_its_column() -> None:
     (fall,) = (each for each in expectations_of("storage_telemetry") if each.name == "read_bytes.falls")
 
-    profile = profile_of("storage_telemetry", broken_hour((fall,)))
-
-    assert failed_by_suites(profile) == {"read_bytes.falls"}
+    assert failed_by_suites("storage_telemetry", broken_hour((fall,))) == {"read_bytes.falls"}
 
 
 def test_a_counter_of_a_node_that_booted_may_fall() -> None:
@@ -159,7 +181,7 @@ def test_a_counter_of_a_node_that_booted_may_fall() -> None:
 def test_what_there_is_nothing_of_is_not_judged_and_does_not_fail() -> None:
     empty = TABLES["gpu_telemetry"].from_rows([])
 
-    verdicts = judge_profile(profile_of("gpu_telemetry", Hour(rows=empty, expected_devices=0)))
+    verdicts = judge("gpu_telemetry", Hour(rows=empty, expected_devices=0)).verdicts
 
     assert {each.outcome for each in verdicts} == {Outcome.PASSED, Outcome.NOT_JUDGED}
 
@@ -177,16 +199,14 @@ def test_an_empty_hour_where_devices_are_expected_is_a_warning_and_no_error() ->
 
 def test_hours_judged_together_get_the_verdicts_that_each_gets_alone() -> None:
     for table in ("application_telemetry", "kernel_events"):
-        bad = [profile_of(table, broken_hour(way)) for way in list(by_measure(table))[:2]]
-        profiles = [
-            profile_of(table, good_hour(table)),
-            *bad,
-            profile_of(table, Hour(rows=_no_rows(table), expected_devices=0)),
-        ]
+        bad = [_later(broken_hour(way).rows, table, hours=at) for at, way in enumerate(by_measure(table)[:2], start=1)]
+        rows = [good_hour(table).rows, *bad, _no_rows(table)]
+        hours = {HOUR + timedelta(hours=at): EXPECTED for at in range(len(rows))}
+        lake = MemoryLake({(table, hour): each for hour, each in zip(hours, rows, strict=True)})
 
-        together = judge_profiles(profiles)
+        together = judge_hours(lake, table=table, hours=hours)
 
-        assert [list(verdicts) for verdicts in together] == [list(judge_profile(profile)) for profile in profiles]
+        assert list(together) == [judge_hour(lake, table=table, hour=hour, expected=EXPECTED) for hour in hours]
 
 
 def _no_rows(table: str) -> Rows:
@@ -198,7 +218,7 @@ def _no_rows(table: str) -> Rows:
 def test_many_hours_are_judged_a_day_at_a_time(count: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def judge(profiles: Sequence[Profile]) -> Sequence[tuple[Verdict, ...]]:
+    def judge(profiles: Sequence[Profile], _: object) -> Sequence[tuple[Verdict, ...]]:
         seen.append(len(profiles))
         return [()] * len(profiles)
 
@@ -266,6 +286,7 @@ def run(
     partition_key: str | None = None,
     instance: dg.DagsterInstance | None = None,
     selection: Iterable[str] | None = None,
+    suites: Sequence[SuiteFile] = (),
 ) -> dg.ExecuteInProcessResult:
     def write_page(_: Lake, table: str, hour: datetime, html: str) -> str:
         name = f"{table}/{hour:%Y-%m-%dT%H}.html"
@@ -281,7 +302,7 @@ def run(
     with dg.DagsterInstance.ephemeral() if instance is None else nullcontext(instance) as at:
         return dg.materialize(
             [facility_telemetry, reader, *checks],
-            resources={"observatory": Filled(lake=lake)},
+            resources={"observatory": Filled(lake=lake, read_suites=lambda: suites)},
             instance=at,
             partition_key=partition_key,
             tags=tags,
@@ -313,10 +334,10 @@ def broken(name: str, *hours: datetime) -> MemoryLake:
     return MemoryLake({("facility_telemetry", hour): table for hour, table in rows.items()})
 
 
-def _later(rows: Rows) -> Rows:
-    schema = TABLES["facility_telemetry"]
-    moved: Rows = schema.from_rows(
-        row | {"time": row["time"] + timedelta(hours=1)}
+def _later(rows: Rows, table: str = "facility_telemetry", *, hours: int = 1) -> Rows:
+    moved: Rows = TABLES[table].from_rows(
+        {name: value for name, value in row.items() if name in TABLES[table].by_name}
+        | {"time": row["time"] + timedelta(hours=hours)}
         for row in rows.to_pylist()  # type: ignore[attr-defined]  # an Arrow table
     )
     return moved
@@ -398,6 +419,160 @@ def test_an_asset_may_keep_several_tables_and_none_that_the_lake_does_not_have()
 
     with pytest.raises(ValueError, match="no table job_stepz"):
         build_quality_checks(assets={"job_accounting": ["job_accounting", "job_stepz"]})
+
+
+# What a site expects
+
+
+def suite(*expectations: Mapping[str, object], table: str = "facility_telemetry") -> SuiteFile:
+    return SuiteFile(
+        path=f"expectations/{table}.json",
+        table=table,
+        text=json.dumps({"name": table, "expectations": list(expectations)}),
+    )
+
+
+COLD: Mapping[str, object] = {
+    "type": "expect_column_values_to_be_between",
+    "kwargs": {"column": "it_power_watts", "max_value": 99.0},
+    "severity": "critical",
+    "description": "the hall has a feed of 99 W",
+}
+"""What no good hour of the tests is."""
+
+
+@pytest.mark.parametrize(("severity", "blocks"), [("critical", True), ("warning", False)])
+def test_an_expectation_of_the_site_blocks_the_partition_if_it_is_critical(severity: str, blocks: bool) -> None:
+    result = run(broken("off_grid"), partition_key=KEY, suites=[suite({**COLD, "severity": severity})])
+
+    assert result.success is not blocks
+    assert results_of(result) == {HARD_GATES: (not blocks, "ERROR"), EXPECTED_DATA: (blocks, "WARN")}
+    assert (("reader", KEY) in built(result)) is not blocks
+    gate = next(each for each in result.get_asset_check_evaluations() if not each.passed)
+    (failed,) = cells(gate.metadata["failed"])
+    assert failed["expectation"] == "it_power_watts.values_to_be_between"
+    assert failed["meaning"] == "the hall has a feed of 99 W"
+    assert failed["observed"] == "24 of 24 rows"
+
+
+@pytest.mark.parametrize(
+    "expectation",
+    [
+        {"type": "expect_column_mean_to_be_between", "kwargs": {"column": "it_power_watts", "max_value": 99}},
+        {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "node"}},
+        {"type": "expect_table_row_count_to_be_between", "kwargs": {"min_value": 25}},
+        {
+            "type": "expect_column_pair_values_a_to_be_greater_than_b",
+            "kwargs": {"column_A": "it_power_watts", "column_B": "site_power_watts"},
+        },
+        {
+            "type": "expect_column_values_to_be_between",
+            "kwargs": {
+                "column": "it_power_watts",
+                "max_value": 99,
+                "row_condition": {
+                    "type": "comparison",
+                    "column": {"name": "node"},
+                    "operator": "==",
+                    "parameter": "node0",
+                },
+            },
+        },
+        {
+            "type": "expect_column_max_to_be_between",
+            "kwargs": {"column": "little_is_lost", "max_value": 0.1},
+            "meta": {"name": "little_is_lost", "broken_if": "site_power_watts > 1.2 * it_power_watts"},
+        },
+        {
+            "type": "expect_column_max_to_be_between",
+            "kwargs": {"column": "one_pue", "max_value": 0},
+            "meta": {"name": "one_pue", "broken_if": "max(pue_ratio) >= 1.25", "per": "node"},
+        },
+    ],
+    ids=lambda each: str(each["type"]),
+)
+def test_a_site_expects_of_columns_pairs_tables_and_rules_what_great_expectations_can_judge(
+    expectation: Mapping[str, object],
+) -> None:
+    expected, troubles = expected_at_site([suite(expectation)], table="facility_telemetry")
+
+    (verdict,) = judge_hours(
+        broken("off_grid"), table="facility_telemetry", hours={HOUR: EXPECTED}, expectations=expected
+    )
+
+    (failed,) = verdict.failed(Severity.ERROR)
+    assert troubles == ()
+    assert failed.expectation.source == "expectations/facility_telemetry.json"
+    assert failed.trouble == ""
+
+
+def test_a_site_replaces_one_of_ours_by_its_name() -> None:
+    looser = {
+        "type": "expect_column_max_to_be_between",
+        "kwargs": {"column": "pue_fits_power", "max_value": 0.5},
+        "severity": "warning",
+        "meta": {"name": "pue_fits_power", "broken_if": "pue_ratio > 1.4"},
+    }
+
+    before = run(broken("pue_fits_power", HOUR), partition_key=KEY)
+    after = run(broken("pue_fits_power", HOUR), partition_key=KEY, suites=[suite(looser)])
+
+    assert (results_of(before)[EXPECTED_DATA][0], results_of(after)[EXPECTED_DATA][0]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        (suite({"type": "expect_column_values_to_be_betwixt", "kwargs": {"column": "node"}}), "betwixt"),
+        (suite({**COLD, "kwargs": {"column": "node", "max_valeu": 1}}), "max_valeu"),
+        (suite({**COLD, "kwargs": {"column": "nodule"}}), "expectations[0].kwargs.column"),
+        (
+            suite(
+                {
+                    "type": "expect_column_max_to_be_between",
+                    "kwargs": {"column": "mine", "max_value": 0},
+                    "meta": {"name": "mine", "broken_if": "no_such_column > 1"},
+                }
+            ),
+            "meta.broken_if",
+        ),
+        (SuiteFile(path="expectations/facility_telemetry.json", table="facility_telemetry", text="{"), "no JSON"),
+    ],
+)
+def test_a_suite_that_cannot_be_used_blocks_and_says_file_key_and_remedy(file: SuiteFile, said: str) -> None:
+    result = run(broken("off_grid"), partition_key=KEY, suites=[file])
+
+    assert not result.success
+    gate = next(each for each in result.get_asset_check_evaluations() if not each.passed)
+    (failed,) = cells(gate.metadata["failed"])
+    observed = str(failed["observed"])
+    assert gate.check_name == HARD_GATES
+    assert observed.startswith("expectations/facility_telemetry.json")
+    assert said in observed
+    assert "correct" in observed or ";" in observed
+
+
+def test_a_file_that_is_named_after_no_table_warns_and_blocks_nothing() -> None:
+    result = run(broken("off_grid"), partition_key=KEY, suites=[suite(COLD, table="facility_telemetri")])
+
+    assert results_of(result) == {HARD_GATES: (True, "ERROR"), EXPECTED_DATA: (False, "WARN")}
+
+
+@pytest.mark.parametrize("sql", ["(SELECT count(*) > 0 FROM read_text('/etc/hostname'))", "1); COPY given TO 'x'; --"])
+def test_a_rule_of_a_site_reads_the_rows_and_nothing_else(sql: str) -> None:
+    rule = {
+        "type": "expect_column_max_to_be_between",
+        "kwargs": {"column": "reads_files", "max_value": 0},
+        "meta": {"name": "reads_files", "broken_if": sql},
+    }
+    expected, _ = expected_at_site([suite(rule)], table="facility_telemetry")
+
+    (verdict,) = judge_hours(
+        broken("off_grid"), table="facility_telemetry", hours={HOUR: EXPECTED}, expectations=expected
+    )
+
+    (failed,) = verdict.failed(Severity.ERROR)
+    assert "meta.broken_if" in failed.trouble
 
 
 # The page

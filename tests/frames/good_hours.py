@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from ops_pipelines.lake.quality.expectations import Expectation, Measure, possible_bounds
-from ops_pipelines.lake.quality.rules import FILLED
+from ops_pipelines.lake.quality.expectations import Kind as ExpectationKind
 from ops_pipelines.lake.quantities import Kind
 from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES, Column, ColumnType, Table
 
@@ -17,6 +17,7 @@ CYCLES = 12
 DEVICES = 2
 RECORDS = 10
 
+BETWEEN = "expect_column_values_to_be_between"
 Row = dict[str, object]
 
 _SPECIAL: dict[tuple[str, str], object] = {
@@ -107,12 +108,21 @@ def good_hour(table: str) -> Hour:
     return Hour(rows=TABLES[table].from_rows(good_rows(table)))
 
 
-def broken_hour(expectations: Sequence[Expectation]) -> Hour:
+BELOW, ABOVE, NOT_FINITE = "below", "above", "not finite"
+"""The ways in which a value cannot be."""
+
+
+def broken_hour(expectations: Sequence[Expectation], how: str = BELOW) -> Hour:
     """Return a good hour in which just that is broken which the expectations, of one table and measure, are about."""
     table, measure = expectations[0].table, expectations[0].measure
     schema = TABLES[table]
     rows = good_rows(table)
-    broken = _BREAKS.get(measure)
+    is_of_key = expectations[0].kind is ExpectationKind.NULL
+    broken = (
+        None
+        if is_of_key
+        else _BREAKS.get(measure or (how if expectations[0].type == BETWEEN else expectations[0].type))
+    )
     if broken is not None:
         for each in expectations:
             broken(schema, rows, each)
@@ -122,7 +132,7 @@ def broken_hour(expectations: Sequence[Expectation]) -> Hour:
             found = found.append_column("strange", pa.nulls(len(rows)))
         elif measure is Measure.TYPE_DIFFERS:
             found = _retyped(found, each.column)
-        elif measure is Measure.NULL_COUNT:
+        elif is_of_key:
             found = _nullable(found, each.column)
     return Hour(rows=found, expected_devices=DEVICES + (measure is Measure.DEVICE_SHARE))
 
@@ -211,25 +221,28 @@ def _fall(schema: Table, rows: list[Row], each: Expectation) -> None:
     rows[-1][each.column] = before - 10
 
 
-def _set_flag(schema: Table, rows: list[Row], each: Expectation) -> None:
-    rows[-1][each.column] = True
-
-
 def _empty(schema: Table, rows: list[Row], each: Expectation) -> None:
-    assert (schema.name, each.column) in FILLED
     for row in rows[:3]:
         row[each.column] = None
 
 
 def _misspell(schema: Table, rows: list[Row], each: Expectation) -> None:
-    rows[0][each.column] = "\x01" if each.column == "text" else "" if each.pattern.endswith(".+") else "?"
+    rows[0][each.column] = "\x01" if each.column == "text" else "?"
+
+
+def _name_another(schema: Table, rows: list[Row], each: Expectation) -> None:
+    rows[-1][each.column] = True if schema.by_name[each.column].type is ColumnType.FLAG else "?"
+
+
+def _leave_empty(schema: Table, rows: list[Row], each: Expectation) -> None:
+    rows[0][each.column] = ""
 
 
 def _contradict(schema: Table, rows: list[Row], each: Expectation) -> None:
     rows[-1] |= CONTRADICTIONS[schema.name, each.name]
 
 
-_BREAKS: dict[Measure | None, Break] = {
+_BREAKS: dict[Measure | str, Break] = {
     Measure.DUPLICATES: _duplicate,
     Measure.UNSORTED: _unsort,
     Measure.OUT_OF_HOUR: _leave_hour,
@@ -237,15 +250,16 @@ _BREAKS: dict[Measure | None, Break] = {
     Measure.CYCLE_SHARE: _lose_cycle,
     Measure.CELL_SHARE: _lose_cells,
     Measure.NEWEST_AGE: _lose_end,
-    Measure.BELOW_POSSIBLE: _sink,
-    Measure.ABOVE_POSSIBLE: _soar,
-    Measure.NOT_FINITE: _blur,
+    BELOW: _sink,
+    ABOVE: _soar,
+    NOT_FINITE: _blur,
     Measure.NOT_WHOLE: _split,
     Measure.FALLS: _fall,
-    Measure.TRUE_SHARE: _set_flag,
-    Measure.FILLED_SHARE: _empty,
+    "expect_column_values_to_be_in_set": _name_another,
+    "expect_column_values_to_not_be_null": _empty,
+    "expect_column_value_lengths_to_be_between": _leave_empty,
+    "expect_column_values_to_match_regex": _misspell,
     Measure.BROKEN_SHARE: _contradict,
-    None: _misspell,
 }
 _LATER = HOUR + timedelta(seconds=700)
 CONTRADICTIONS: dict[tuple[str, str], Row] = {

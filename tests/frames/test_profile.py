@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.lake.quality.expectations import Measure, expectations_of
-from ops_pipelines.lake.quality.profile import SAMPLE_ROWS, Profile, booted_nodes_of, expected_devices_of, profile_hour
+from ops_pipelines.lake.quality.profile import Profile, booted_nodes_of, expected_devices_of, profile_hour, rows_with
 from ops_pipelines.lake.schema import TABLES
 from tests.frames.good_hours import HOUR, Row, good_hour
 
@@ -49,9 +49,9 @@ def test_the_profile_counts_what_plain_python_counts(rows: list[tuple[str, int, 
     errors = [value for *_, value in ordered if value is not None]
     places = [each[:2] for each in ordered]
     assert found["wear_ratio", Measure.NULL_COUNT] == len(ordered) - len(wear)
-    assert found["wear_ratio", Measure.BELOW_POSSIBLE] == sum(math.isfinite(each) and each < 0 for each in wear)
-    assert found["wear_ratio", Measure.ABOVE_POSSIBLE] == sum(math.isfinite(each) and each > 2.55 for each in wear)
-    assert found["wear_ratio", Measure.NOT_FINITE] == sum(not math.isfinite(each) for each in wear)
+    finite = [value for value in wear if math.isfinite(value)]
+    assert found.get(("wear_ratio", Measure.MIN), 0.0) == min(finite, default=0.0)
+    assert found.get(("wear_ratio", Measure.MAX), 0.0) == max(finite, default=0.0)
     assert found["media_error_count", Measure.NOT_WHOLE] == sum(
         math.isfinite(each) and each != math.floor(each) for each in errors
     )
@@ -126,29 +126,31 @@ def test_age_and_cycles_are_measured_against_the_hour(seconds: tuple[int, ...], 
 def test_a_column_without_any_value_is_not_measured() -> None:
     found = profile_of(TABLES[TABLE].from_rows([row(0)])).values()
 
-    assert found["wear_ratio", Measure.BELOW_POSSIBLE] is None
+    assert ("wear_ratio", Measure.MIN) not in found
     assert found["read_bytes", Measure.FALLS] is None
 
 
 def test_examples_name_the_rows_that_broke_it() -> None:
-    rows = TABLES[TABLE].from_rows([row(0, wear_ratio=0.1), row(15, wear_ratio=9.5)])
+    rows = TABLES[TABLE].from_rows([row(0, media_error_count=1.0), row(15, media_error_count=9.5)])
 
     examples = profile_of(rows).examples
 
-    assert examples == {("wear_ratio", Measure.ABOVE_POSSIBLE): ("node1/sda @ 03:00:15: 9.5",)}
+    assert examples == {("media_error_count", Measure.NOT_WHOLE): ("node1/sda @ 03:00:15: 9.5",)}
 
 
-@pytest.mark.parametrize("count", [SAMPLE_ROWS - 1, SAMPLE_ROWS, SAMPLE_ROWS + 1])
-def test_the_sample_is_bounded_and_always_the_same(count: int) -> None:
-    rows = TABLES["kernel_events"].from_rows(
-        {"source": "k", "position": f"{number:06}", "time": HOUR, "text": str(number)} for number in range(count)
-    )
+@pytest.mark.parametrize(
+    ("value", "example"),
+    [
+        (9.5, "node1/sda @ 03:00:15: 9.5"),
+        (math.nan, "node1/sda @ 03:00:30: nan"),
+        (None, "node1/sda @ 03:00:45"),
+    ],
+)
+def test_rows_are_found_by_the_value_that_broke_it(value: float | None, example: str) -> None:
+    given = [row(0, wear_ratio=0.1), row(15, wear_ratio=9.5), row(30, wear_ratio=math.nan), row(45)]
+    rows = TABLES[TABLE].from_rows(given)
 
-    first, second = (profile_of(rows, table="kernel_events").sample for _ in range(2))
-
-    assert first.num_rows == min(count, SAMPLE_ROWS)
-    assert first.equals(second)
-    assert first.column("position").to_pylist() == sorted(first.column("position").to_pylist())
+    assert rows_with(rows, table=TABLE, column="wear_ratio", values=[value]) == (example,)
 
 
 @pytest.mark.parametrize(("later", "booted"), [(1_000.0, set()), (1_060.0, set()), (1_061.0, {"node1"})])

@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from ops_pipelines.drills.demand_past import pretend_past
-from ops_pipelines.lake.quality.rules import rules_of
+from ops_pipelines.lake.quality.expectations import expectations_of
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.simulator.past_demand import DEMO_PLAN, PastPlan, Row, past_demand
@@ -59,7 +59,7 @@ def test_an_hour_is_the_same_whenever_one_looks_back_to_it(rows: Sequence[Row]) 
 
 
 def test_no_row_contradicts_itself_and_all_that_runs_fits(rows: Sequence[Row]) -> None:
-    assert rules_of("gpu_demand")
+    assert any(each.broken_if for each in expectations_of("gpu_demand"))
     ran: dict[object, float] = defaultdict(float)
     for row in rows:
         running, pending, most, wanted, idle = (

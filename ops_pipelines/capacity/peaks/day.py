@@ -16,11 +16,11 @@ Every source puts its hours here; so peak, mean and the hours near the peak are 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
-import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -62,74 +62,66 @@ class Filled:
 
 def read_lustre(storage: pa.Table) -> Mapping[str, Filled]:
     """Return Lustre file systems by name: the sum of their object targets, else what clients see."""
-    rows = _newest(storage, LUSTRE_COLUMNS, prefix="lustre:")
-    targets: dict[str, Filled] = {}
-    clients: dict[str, Filled] = {}
-    for _, device, size, available in rows:
-        for found, prefix in ((targets, _TARGETS), (clients, _CLIENTS)):
-            if device.startswith(prefix):
-                name = device.removeprefix(prefix)
-                found[name] = _larger(found.get(name), Filled(used_bytes=size - available, size_bytes=size))
-    sums: dict[str, Filled] = {}
-    for name in sorted(targets):
-        each, before = targets[name], sums.get(_system(name), Filled(used_bytes=0.0, size_bytes=0.0))
-        sums[_system(name)] = Filled(
-            used_bytes=before.used_bytes + each.used_bytes, size_bytes=before.size_bytes + each.size_bytes
-        )
-    if sums:
-        return sums
-    seen: dict[str, Filled] = {}
-    for name in sorted(clients):
-        seen[_system(name)] = _larger(seen.get(_system(name)), clients[name])
-    return seen
+    rows = _newest(storage, LUSTRE_COLUMNS, prefix="lustre:").sort_values(["size", "used"])
+    for prefix in (_TARGETS, _CLIENTS):
+        told = rows[rows["device"].str.startswith(prefix)]
+        target = told["device"].str.removeprefix(prefix)
+        told = told.assign(target=target, system=[_system(name) for name in target])
+        if prefix == _TARGETS:
+            found = told.drop_duplicates("target", keep="last").groupby("system")[["used", "size"]].sum()
+        else:
+            found = told.drop_duplicates("system", keep="last").set_index("system").sort_index()
+        if len(found):
+            return _filled(found)
+    return {}
 
 
 def read_mounts(mounts: pa.Table, *, known: Iterable[Filled] = ()) -> Mapping[str, Filled]:
     """Return file systems that many nodes share, by mount; one of a size that is `known` already is the same again."""
-    by_mount: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    nodes = set()
-    for node, device, size, available in _newest(mounts, MOUNT_COLUMNS, prefix=_MOUNTS):
-        nodes.add(node)
-        by_mount[device.removeprefix(_MOUNTS)].append((size, available))
-    sizes = [each.size_bytes for each in known]
-    found = {}
-    for mount in sorted(by_mount):
-        told = by_mount[mount]
-        size, room = max(size for size, _ in told), max(room for _, room in told)
-        is_own = mount == "/" or any(mount == each or mount.startswith(f"{each}/") for each in _OWN_MOUNTS)
-        is_seen = len(told) >= max(_LEAST_NODES, _NODE_RATIO * len(nodes))
-        is_alike = (
-            size - min(size for size, _ in told) <= _ALIKE_RATIO * size
-            and room - min(room for _, room in told) <= _ALIKE_RATIO * size
-        )
-        is_filled = size >= _LEAST_BYTES and size - room >= _LEAST_USED_RATIO * size
-        is_known = any(abs(size - other) <= _ALIKE_RATIO * size for other in sizes)
-        if not is_own and is_seen and is_alike and is_filled and not is_known:
-            found[mount] = Filled(used_bytes=size - room, size_bytes=size)
-    return found
-
-
-def _newest(rows: pa.Table, columns: tuple[str, ...], *, prefix: str) -> list[tuple[str, str, float, float]]:
-    """Return (node, device, size, room) of the newest row of each that tells both and could be true."""
-    size, available = columns[-2:]
-    is_told = pc.and_(
-        pc.starts_with(rows["device"], prefix),
-        pc.and_(pc.greater(rows[size], 0), pc.greater_equal(rows[available], 0)),
+    rows = _newest(mounts, MOUNT_COLUMNS, prefix=_MOUNTS)
+    found = rows.groupby(rows["device"].str.removeprefix(_MOUNTS)).agg(
+        size=("size", "max"),
+        least_size=("size", "min"),
+        room=("room", "max"),
+        least_room=("room", "min"),
+        seen=("node", "size"),
     )
-    kept = rows.filter(pc.fill_null(is_told, False)).select(list(columns)).sort_by([("time", "ascending")])
-    newest = {}
-    for node, device, whole, room in zip(
-        *(kept[name].to_pylist() for name in ("node", "device", size, available)), strict=True
-    ):
-        if room <= whole:
-            newest[node, device] = (node, device, float(whole), float(room))
-    return [newest[key] for key in sorted(newest)]
+    found["used"] = found["size"] - found["room"]
+    alike = _ALIKE_RATIO * found["size"]
+    is_shared = (
+        (found["seen"] >= max(_LEAST_NODES, _NODE_RATIO * rows["node"].nunique()))
+        & (found["size"] - found["least_size"] <= alike)
+        & (found["room"] - found["least_room"] <= alike)
+        & (found["size"] >= _LEAST_BYTES)
+        & (found["used"] >= _LEAST_USED_RATIO * found["size"])
+    )
+    for other in known:
+        is_shared &= (found["size"] - other.size_bytes).abs() > alike
+    return {mount: each for mount, each in _filled(found[is_shared]).items() if not _is_own(mount)}
 
 
-def _larger(one: Filled | None, other: Filled) -> Filled:
-    if one is None:
-        return other
-    return max(one, other, key=lambda each: (each.size_bytes, each.used_bytes))
+def _newest(rows: pa.Table, columns: tuple[str, ...], *, prefix: str) -> pd.DataFrame:
+    """Return node, device, size, room and use of the newest row of each that tells both and could be true."""
+    size, available = columns[-2:]
+    frame = _frame(rows, columns).rename(columns={size: "size", available: "room"})
+    is_told = frame["device"].str.startswith(prefix) & (frame["size"] > 0) & frame["room"].between(0, frame["size"])
+    newest = frame[is_told.fillna(False)].sort_values("time", kind="stable")
+    newest = newest.drop_duplicates(["node", "device"], keep="last").sort_values(["node", "device"])
+    return newest.assign(used=newest["size"] - newest["room"])
+
+
+def _frame(rows: pa.Table, columns: Sequence[str]) -> pd.DataFrame:
+    """Return columns as an Arrow-backed frame, without copies."""
+    return rows.select(list(columns)).to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def _filled(found: pd.DataFrame) -> dict[str, Filled]:
+    pairs = zip(found.index, found["used"], found["size"], strict=True)
+    return {str(name): Filled(used_bytes=float(used), size_bytes=float(size)) for name, used, size in pairs}
+
+
+def _is_own(mount: str) -> bool:
+    return mount == "/" or any(mount == each or mount.startswith(f"{each}/") for each in _OWN_MOUNTS)
 
 
 def _system(target: str) -> str:
@@ -153,35 +145,19 @@ def read_links(fabric: pa.Table, *, topology: Topology) -> Mapping[str, float]:
     """Return by leaf switch, and for the whole, how full the busiest tenth of the links of nodes was."""
     # Switches stand in the table too, and belong to no node: their ports are the other end of these links.
     rows = fabric.filter(pc.not_equal(fabric["node"], ""))
-    speed = rows.group_by(["node", "device"], use_threads=False).aggregate([("rate_bits_per_second", "max")])
-    bytes_per_second = {
-        (node, device): rate / 8
-        for node, device, rate in zip(
-            *(speed[name].to_pylist() for name in ("node", "device", "rate_bits_per_second_max")), strict=True
-        )
-        if rate
-    }
-    fullest: dict[tuple[str, str], float] = {}
+    link = ["node", "device"]
+    bytes_per_second = _frame(rows, (*link, "rate_bits_per_second")).groupby(link)["rate_bits_per_second"].max() / 8
+    ratios = []
     for name in ("receive_bytes", "transmit_bytes"):
-        told = rates(rows, name)
-        told = told.filter(pc.is_valid(told["increase"]))
-        sums = told.group_by(["node", "device"], use_threads=False).aggregate(
-            [("increase", "sum"), ("elapsed_seconds", "sum")]
-        )
-        for node, device, moved, seconds in zip(
-            *(sums[column].to_pylist() for column in ("node", "device", "increase_sum", "elapsed_seconds_sum")),
-            strict=True,
-        ):
-            if (node, device) in bytes_per_second and seconds:
-                ratio = moved / seconds / bytes_per_second[node, device]
-                fullest[node, device] = max(ratio, fullest.get((node, device), 0.0))
-    by_leaf: dict[str, list[float]] = defaultdict(list)
-    for (node, _), ratio in sorted(fullest.items()):
-        place = topology.places.get(NodeName(node))
-        by_leaf[WHOLE].append(ratio)
-        if place is not None and place.leaf_switch:
-            by_leaf[place.leaf_switch].append(ratio)
-    return {leaf: float(np.quantile(ratios, _BUSIEST_QUANTILE)) for leaf, ratios in sorted(by_leaf.items())}
+        told = _frame(rates(rows, name), (*link, "increase", "elapsed_seconds")).dropna(subset="increase")
+        sums = told.groupby(link)[["increase", "elapsed_seconds"]].sum()
+        sums = sums[sums["elapsed_seconds"] > 0]
+        ratios.append(sums["increase"] / sums["elapsed_seconds"] / bytes_per_second[bytes_per_second > 0])
+    fullest = pd.concat(ratios).dropna().groupby(link).max().reset_index(name="ratio")
+    places = {str(node): place.leaf_switch for node, place in topology.places.items() if place.leaf_switch}
+    by_leaf = fullest.groupby(fullest["node"].map(places))["ratio"].quantile(_BUSIEST_QUANTILE)
+    whole = {WHOLE: float(fullest["ratio"].quantile(_BUSIEST_QUANTILE))} if len(fullest) else {}
+    return whole | {str(leaf): float(ratio) for leaf, ratio in by_leaf.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,15 +209,8 @@ def read_power(facility: pa.Table, *, topology: Topology) -> Power:
 def _means(rows: pa.Table, column: str) -> dict[tuple[str, str], float]:
     """Return the mean of a gauge by node and device, in their order."""
     told = rows.filter(pc.fill_null(pc.is_finite(rows[column]), False))
-    means = told.group_by(["node", "device"], use_threads=False).aggregate([(column, "mean")])
-    return dict(
-        sorted(
-            ((node, device), float(mean))
-            for node, device, mean in zip(
-                *(means[name].to_pylist() for name in ("node", "device", f"{column}_mean")), strict=True
-            )
-        )
-    )
+    means = _frame(told, ("node", "device", column)).groupby(["node", "device"])[column].mean()
+    return {(str(node), str(device)): float(mean) for (node, device), mean in means.items()}
 
 
 # -- hours of one local day, by resource and series -> rows of `daily_peaks` --

@@ -1,15 +1,15 @@
 """One closed hour of one table in few numbers, and the SQL that asks DuckDB for them.
 
-Only names and conditions of our own catalogues stand in the SQL, never a text from data.
-
-Counted by DuckDB over the Arrow columns (`profile_sql`); what looks from row to row, in numpy. A column that is missing
-or of another type is counted as such, else taken as null or cast. Judges nothing, never raises on data.
+Counted here is what looks from row to row or across columns: order, keys, cycles, falls of counters (numpy), rules
+(DuckDB over the Arrow columns); what a column's values must be is judged over the column itself (`checks.suites`).
+Only names and conditions of our own catalogues and of the site's suites stand in the SQL, never a text from data. A
+column that is missing or of another type is counted as such, else taken as null or cast. Judges nothing, never raises
+on data.
 """
 
-import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -18,15 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ops_pipelines.lake.hours import RowOrder, microseconds, numbers, order_rows
-from ops_pipelines.lake.quality.expectations import Measure, expectations_of, filled_rows, possible_bounds
-from ops_pipelines.lake.quality.rules import rules_of
-from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES, Column, ColumnType, Table
-
-# -- what `profile` asks of DuckDB --
-
+from ops_pipelines.lake.quality.expectations import Expectation, Measure, expectations_of
+from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES, ColumnType, Table
 
 if TYPE_CHECKING:
     import duckdb
+
+# -- what `profile` asks of DuckDB --
+
 
 Counted = dict[tuple[str, Measure], float | None]
 """By column (empty for the table; or the name of a rule) and measure; None: does not apply."""
@@ -38,7 +37,10 @@ _NUMERIC = (ColumnType.NUMBER, ColumnType.WHOLE)
 
 @contextmanager
 def open_rows(rows: pa.Table) -> "Iterator[duckdb.DuckDBPyConnection]":
-    """Hold a connection in which `given` is the rows, their times without a zone (DuckDB has none built in)."""
+    """Hold a connection in which `given` is the rows, their times without a zone (DuckDB has none built in).
+
+    A site's rule reads these rows and nothing else: no file, no network, no setting.
+    """
     import duckdb
 
     plain = pa.schema(
@@ -48,37 +50,20 @@ def open_rows(rows: pa.Table) -> "Iterator[duckdb.DuckDBPyConnection]":
     settings: dict[str, str | bool | int | float | list[str]] = {"threads": 1} if rows.num_rows < _SMALL else {}
     with duckdb.connect(config=settings) as connection:
         connection.register("given", rows.cast(plain))
+        connection.execute("SET enable_external_access = false; SET lock_configuration = true")
         yield connection
 
 
-def count_rows(connection: "duckdb.DuckDBPyConnection", rows: pa.Table, *, table: Table) -> Counted:
-    """Return every measure of single columns, and of rules that look at single rows."""
+def count_rows(
+    connection: "duckdb.DuckDBPyConnection", rows: pa.Table, *, table: Table, expectations: Sequence[Expectation]
+) -> Counted:
+    """Return every measure of single columns."""
     empty = {name for name in rows.column_names if rows.column(name).null_count == rows.num_rows}
     known: Counted = {
         (column.name, Measure.NULL_COUNT): float(rows.column(column.name).null_count) for column in table.columns
     }
-    asked = _aggregates(table, empty)
-    for rule in rules_of(table.name):
-        if not rule.per:
-            asked[rule.name, Measure.BROKEN_SHARE] = f"avg(coalesce({rule.broken_if}, false)::DOUBLE)"
-    known.update(_ask(connection, asked))
-    outside: dict[tuple[str, Measure], str] = {}
-    for column in table.columns:
-        low, high = possible_bounds(table.name, column)
-        least, most = known.get((column.name, Measure.MIN)), known.get((column.name, Measure.MAX))
-        for measure, is_outside in (
-            (Measure.BELOW_POSSIBLE, least is not None and least < low),
-            (Measure.ABOVE_POSSIBLE, most is not None and most > high),
-        ):
-            if is_outside:
-                outside[column.name, measure] = f"count(*) FILTER ({_condition(table, column, measure)})"
-    known.update(_ask(connection, outside))
-    within: Counted = {
-        (each.column, each.measure): None if each.column in empty else 0.0
-        for each in expectations_of(table.name)
-        if each.measure is not None and each.measure in _ROW_MEASURES
-    }
-    return {**within, **known}
+    known.update(_ask(connection, _aggregates(table, expectations, empty)))
+    return known
 
 
 def _ask(connection: "duckdb.DuckDBPyConnection", asked: Mapping[tuple[str, Measure], str]) -> Counted:
@@ -95,42 +80,64 @@ def _ask(connection: "duckdb.DuckDBPyConnection", asked: Mapping[tuple[str, Meas
     return found
 
 
-def count_groups(connection: "duckdb.DuckDBPyConnection", *, table: Table) -> Counted:
-    """Return the measures of rules that look at groups of rows."""
-    found: Counted = {}
-    for rule in rules_of(table.name):
-        if rule.per:
-            answer = connection.execute(
-                f"SELECT avg(broken::DOUBLE) FROM (SELECT coalesce({rule.broken_if}, false) AS broken FROM given"  # noqa: S608 our own names
-                f" WHERE {_quoted(rule.per)} IS NOT NULL GROUP BY {_quoted(rule.per)})"
-            ).fetchone()
-            found[rule.name, Measure.BROKEN_SHARE] = None if answer is None else answer[0]
-    return found
+def count_rules(
+    connection: "duckdb.DuckDBPyConnection", *, expectations: Sequence[Expectation]
+) -> tuple[Counted, Mapping[str, str]]:
+    """Return the share of rows, or groups, that break each rule, and by its name what is wrong with a site's rule."""
+    import duckdb
+
+    shipped = {
+        (each.column, Measure.BROKEN_SHARE): f"avg(coalesce({each.broken_if}, false)::DOUBLE)"
+        for each in expectations
+        if each.measure is Measure.BROKEN_SHARE and not each.per and not each.source
+    }
+    found, troubles = _ask(connection, shipped), dict[str, str]()
+    for each in expectations:
+        if each.measure is not Measure.BROKEN_SHARE or (each.column, each.measure) in found:
+            continue
+        grouped = f" WHERE {_quoted(each.per)} IS NOT NULL GROUP BY {_quoted(each.per)}" if each.per else ""
+        query = (
+            f"SELECT avg(broken::DOUBLE) FROM (SELECT coalesce({each.broken_if}, false) AS broken FROM given{grouped})"  # noqa: S608 of our own catalogue or the site's suite
+        )
+        try:
+            answer = connection.execute(query).fetchone()
+        except duckdb.Error as error:
+            if not each.source:
+                raise
+            troubles[each.name] = f"{each.source}: {each.name}: meta.broken_if: {error}; correct the SQL condition"
+            continue
+        found[each.column, Measure.BROKEN_SHARE] = None if answer is None else answer[0]
+    return found, troubles
 
 
 def find_examples(
-    connection: "duckdb.DuckDBPyConnection", found: Counted, *, table: Table, hour: datetime, step_seconds: int
+    connection: "duckdb.DuckDBPyConnection",
+    found: Counted,
+    *,
+    table: Table,
+    expectations: Sequence[Expectation],
+    hour: datetime,
+    step_seconds: int,
 ) -> Mapping[tuple[str, Measure], tuple[str, ...]]:
     """Return the first rows of what was counted of single rows and should be none, as `key @ time: value`."""
     key = " || '/' || ".join(f"coalesce({_quoted(name)}, 'null')" for name in table.key)
-    expected = {(each.column, each.measure) for each in expectations_of(table.name)}
-    broken = {rule.name: rule.broken_if for rule in rules_of(table.name) if not rule.per}
     start = hour.astimezone(UTC).replace(tzinfo=None)
     conditions: dict[tuple[str, Measure], tuple[str, str]] = {}
-    for (name, measure), value in found.items():
-        if not value or (name, measure) not in expected:
+    for each in expectations:
+        if each.measure is None or not found.get((each.column, each.measure)):
             continue
-        condition = broken.get(name)
-        shown = "''"
-        if name in table.by_name:
-            condition = _condition(table, table.by_name[name], measure)
-            shown = f"coalesce(': ' || {_quoted(name)}::VARCHAR, '')"
-        elif measure is Measure.OUT_OF_HOUR:
+        condition, shown = None, "''"
+        if each.measure is Measure.BROKEN_SHARE and not each.per:
+            condition = each.broken_if
+        elif each.measure is Measure.NOT_WHOLE:
+            condition = _not_whole(each.column)
+            shown = f"coalesce(': ' || {_quoted(each.column)}::VARCHAR, '')"
+        elif each.measure is Measure.OUT_OF_HOUR:
             condition = f"time < '{start}' OR time >= '{start + timedelta(hours=1)}'"
-        elif measure is Measure.OFF_GRID:
+        elif each.measure is Measure.OFF_GRID:
             condition = f"epoch_us(time) % {step_seconds * 1_000_000} <> 0"
         if condition is not None:
-            conditions[name, measure] = (condition, shown)
+            conditions[each.column, each.measure] = (condition, shown)
     return {
         what: tuple(
             text
@@ -143,48 +150,25 @@ def find_examples(
     }
 
 
-def _aggregates(table: Table, empty: Collection[str]) -> dict[tuple[str, Measure], str]:
+def _aggregates(
+    table: Table, expectations: Sequence[Expectation], empty: Collection[str]
+) -> dict[tuple[str, Measure], str]:
     """Return the aggregates of single columns. `empty` columns have no value, and are not looked at."""
     wanted: dict[tuple[str, Measure], str] = {}
-    expected = {(each.column, each.measure) for each in expectations_of(table.name)}
     for column in table.columns:
-        where = filled_rows(table.name, column.name)
-        if where is not None:
-            wanted[column.name, Measure.FILLED_SHARE] = (
-                f"avg(({_quoted(column.name)} IS NOT NULL)::DOUBLE) FILTER ({where})"
-            )
-        if column.name in empty:
-            continue
-        name = _quoted(column.name)
-        if column.type in _NUMERIC:
+        if column.name not in empty and column.type in _NUMERIC:
+            name = _quoted(column.name)
             finite = f" FILTER (isfinite({name}))" if column.type is ColumnType.NUMBER else ""
             for measure in (Measure.MIN, Measure.MAX):
                 wanted[column.name, measure] = f"{measure.value}({name}){finite}"
-        if (column.name, Measure.TRUE_SHARE) in expected:
-            wanted[column.name, Measure.TRUE_SHARE] = f"avg({name}::DOUBLE)"
-        for measure in (Measure.NOT_FINITE, Measure.NOT_WHOLE):
-            if (column.name, measure) in expected:
-                wanted[column.name, measure] = f"count(*) FILTER ({_condition(table, column, measure)})"
+    for each in expectations:
+        if each.measure is Measure.NOT_WHOLE and each.column not in empty:
+            wanted[each.column, each.measure] = f"count(*) FILTER ({_not_whole(each.column)})"
     return wanted
 
 
-_ROW_MEASURES = (Measure.BELOW_POSSIBLE, Measure.ABOVE_POSSIBLE, Measure.NOT_FINITE, Measure.NOT_WHOLE)
-
-
-def _condition(table: Table, column: Column, measure: Measure) -> str | None:
-    """Return the SQL condition of the rows that a measure counts; None if it counts no single rows of one column."""
-    name = _quoted(column.name)
-    low, high = possible_bounds(table.name, column)
-    finite = f"isfinite({name}) AND " if column.type is ColumnType.NUMBER else ""
-    conditions = {
-        Measure.NULL_COUNT: f"{name} IS NULL",
-        Measure.TRUE_SHARE: name,
-        Measure.BELOW_POSSIBLE: f"{finite}{name} < {low!r}",
-        Measure.ABOVE_POSSIBLE: f"{finite}{name} > {high!r}",
-        Measure.NOT_FINITE: f"NOT isfinite({name})",
-        Measure.NOT_WHOLE: f"{finite}{name} <> floor({name})",
-    }
-    return conditions.get(measure)
+def _not_whole(column: str) -> str:
+    return f"isfinite({_quoted(column)}) AND {_quoted(column)} <> floor({_quoted(column)})"
 
 
 def _quoted(name: str) -> str:
@@ -194,7 +178,6 @@ def _quoted(name: str) -> str:
 # -- one closed hour of one table in few numbers --
 
 
-SAMPLE_ROWS = 2_000
 FALL_IS_RESTART_BELOW = 0.5
 """A counter that falls to at most this share of what it was has started again."""
 _SECOND = 1_000_000
@@ -212,10 +195,10 @@ class Profile:
     row_count: int
     measures: pa.Table
     """Columns `column` (empty for the table; a rule's name), `measure`, `value` (null: does not apply)."""
-    sample: pa.Table
-    """At most SAMPLE_ROWS rows, chosen by table and hour alone, in the order of the table."""
     examples: Mapping[tuple[str, Measure], tuple[str, ...]]
     """First rows that broke a measure, as `key @ time: value`."""
+    troubles: Mapping[str, str] = field(default_factory=dict)
+    """By the name of a site's rule: why it could not be counted."""
 
     def values(self) -> Counted:
         """Return all numbers by column and measure."""
@@ -231,14 +214,16 @@ def profile_hour(
     step_seconds: int,
     expected_devices: int | None = None,
     booted_nodes: frozenset[str] = frozenset(),
+    expectations: Sequence[Expectation] | None = None,
 ) -> Profile:
-    """Return the profile of one hour of a table.
+    """Return the profile of one hour of a table, with what `expectations` need; None: those that we ship.
 
     `expected_devices`: how many devices the inventory leads us to expect; None: nobody knows; 0: none, and an empty
     hour is then nothing to tell. Counters of `booted_nodes` may start again. Raises KeyError on an unknown table.
     """
     schema = TABLES[table]
-    given = _conform(rows, schema)
+    expectations = expectations_of(table) if expectations is None else expectations
+    given = conform_rows(rows, table)
     order = order_rows(given, key=schema.key)
     found: Counted = {
         **_types(rows, schema),
@@ -249,10 +234,13 @@ def profile_hour(
         **_cycles(given, schema, hour, step_seconds, expected_devices),
     }
     with open_rows(given) as connection:
-        found.update(count_rows(connection, given, table=schema))
-        found.update(count_groups(connection, table=schema))
-        examples = find_examples(connection, found, table=schema, hour=hour, step_seconds=step_seconds)
-    for each in expectations_of(table):
+        found.update(count_rows(connection, given, table=schema, expectations=expectations))
+        shares, troubles = count_rules(connection, expectations=expectations)
+        found.update(shares)
+        examples = find_examples(
+            connection, found, table=schema, expectations=expectations, hour=hour, step_seconds=step_seconds
+        )
+    for each in expectations:
         if each.measure is not None:
             found.setdefault((each.column, each.measure), None)
     ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][1].value))
@@ -266,22 +254,25 @@ def profile_hour(
         hour=hour,
         row_count=given.num_rows,
         measures=pa.table(columns, schema=_MEASURES),
-        sample=_sample(given, table=table, hour=hour),
         examples=examples,
+        troubles=troubles,
     )
 
 
-def _conform(rows: pa.Table, schema: Table) -> pa.Table:
-    """Return the columns of the schema: cast where that loses nothing, null where missing or of another kind."""
-    columns = []
-    for field in schema.arrow():
-        column = rows.column(field.name) if rows.column_names.count(field.name) == 1 else None
-        if column is not None and column.type != field.type:
+def conform_rows(rows: pa.Table, table: str) -> pa.Table:
+    """Return the columns of the schema: cast where that loses nothing, null where missing or of another kind.
+
+    Raises KeyError on an unknown table.
+    """
+    schema, columns = TABLES[table], []
+    for wanted in schema.arrow():
+        column = rows.column(wanted.name) if rows.column_names.count(wanted.name) == 1 else None
+        if column is not None and column.type != wanted.type:
             try:
-                column = column.cast(field.type)
+                column = column.cast(wanted.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 column = None
-        columns.append(pa.nulls(rows.num_rows, field.type) if column is None else column)
+        columns.append(pa.nulls(rows.num_rows, wanted.type) if column is None else column)
     nullable = pa.schema([field.with_nullable(True) for field in schema.arrow()])
     return pa.table(columns, schema=nullable)
 
@@ -361,12 +352,27 @@ def _device_count(rows: pa.Table, schema: Table) -> int:
     return int(rows.select(names).group_by(names, use_threads=False).aggregate([]).num_rows)
 
 
-def _sample(rows: pa.Table, *, table: str, hour: datetime) -> pa.Table:
-    if rows.num_rows <= SAMPLE_ROWS:
-        return rows
-    seed = zlib.crc32(f"{table} {hour.astimezone(UTC).isoformat()}".encode())
-    chosen = np.random.default_rng(seed).choice(rows.num_rows, SAMPLE_ROWS, replace=False)
-    return rows.take(pa.array(np.sort(chosen)))
+def rows_with(rows: pa.Table, *, table: str, column: str, values: Sequence[object]) -> tuple[str, ...]:
+    """Return the first rows whose column has the first of `values` (null where there are none), as `key @ time: value`.
+
+    The rows are those of `conform_rows`.
+    """
+    given = rows.column(column)
+    if not values or values[0] is None:
+        chosen = pc.is_null(given)
+    elif isinstance(values[0], float) and values[0] != values[0]:
+        chosen = pc.is_nan(given)
+    else:
+        chosen = pc.equal(given, pa.scalar(values[0], given.type))
+    key = TABLES[table].key
+    names = list(dict.fromkeys((*key, "time", column)))
+    found = rows.select(names).take(pc.indices_nonzero(chosen).slice(0, EXAMPLE_ROWS)).to_pylist()
+    return tuple(
+        "/".join("null" if row[name] is None else str(row[name]) for name in key)
+        + (f" @ {row['time']:%H:%M:%S}" if row["time"] is not None else " @ null")
+        + ("" if row[column] is None else f": {row[column]}")
+        for row in found
+    )
 
 
 def booted_nodes_of(node_telemetry: pa.Table) -> frozenset[str]:

@@ -336,6 +336,8 @@ class ClusterConfig:
     """None: no alert is silenced."""
     releases_directory: Path = Path("releases")
     """Where releases lie, a file each; nothing is rolled out where there is none."""
+    expectations_directory: Path = Path("expectations")
+    """Where the site's expectations of its tables lie, a suite each; none where there is no such directory."""
     release: Mapping[str, str] = field(default_factory=dict)
     """The versions that ought to run, as `observe.detectors.node` takes them; empty: none is declared."""
     objectives: tuple[Objective, ...] = ()

@@ -72,6 +72,7 @@ class _Top:
     lake: object = field(default_factory=dict)
     release: object = field(default_factory=dict)
     releases: Path = Path("releases")
+    expectations: Path = Path("expectations")
     fleet: object
     ledger: object = field(default_factory=dict)
     notifier: object
@@ -145,6 +146,7 @@ def read_cluster(path: Path, *, read_from: Path | None = None) -> ClusterConfig:
         alertmanager=alertmanager,
         release=release or {},
         releases_directory=path.resolve().parent / top.releases,
+        expectations_directory=path.resolve().parent / top.expectations,
         objectives=objectives,
         teams_path=top.teams,
         capacity_path=top.capacity,

@@ -7,7 +7,6 @@ sent in headers only, and stand in no message.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,16 +16,7 @@ from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig
 
 if TYPE_CHECKING:
-    from prometheus_api_client import PrometheusConnect
-    from requests import Session
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenConnection:
-    """The client, and the session that it uses: with its headers, for answers that the client would decode slowly."""
-
-    client: "PrometheusConnect"
-    session: "Session"
+    from ops_pipelines.resources.prometheus.client import StreamingPrometheus
 
 
 class PrometheusConnection:
@@ -49,12 +39,13 @@ class PrometheusConnection:
         self.timeout_seconds = config.timeout.total_seconds()
 
     @contextmanager
-    def open(self) -> Iterator[OpenConnection]:
-        """Hold a session open. Raises SourceUnavailable if a secret cannot be read."""
-        # Both take a second to import, with pandas behind the client, and nothing else in the package needs them.
-        from prometheus_api_client import PrometheusConnect
+    def open(self) -> Iterator["StreamingPrometheus"]:
+        """Hold a client open. Raises SourceUnavailable if a secret cannot be read."""
+        # It takes a second to import, with pandas behind it, and who asks no store needs none of it.
         from requests import Session
         from urllib3.util.retry import Retry
+
+        from ops_pipelines.resources.prometheus.client import StreamingPrometheus
 
         with Session() as session:
             # A redirect could carry headers to another host; proxies and .netrc of the environment could add secrets.
@@ -64,10 +55,7 @@ class PrometheusConnection:
                 session.verify = str(self._config.ca_file)
             session.headers.update(self._headers())
             session.auth = self._auth()
-            client = PrometheusConnect(
-                url=self.url, retry=Retry(total=0), session=session, timeout=self.timeout_seconds
-            )
-            yield OpenConnection(client=client, session=session)
+            yield StreamingPrometheus(url=self.url, retry=Retry(total=0), session=session, timeout=self.timeout_seconds)
 
     def refusal(self, status: str) -> SourceUnavailable | SourceNonsense:
         """Return the error for an answer that is not 200. The body is left out: a proxy may echo what was sent."""

@@ -15,11 +15,13 @@ from ops_pipelines.clock import Clock, SystemClock
 from ops_pipelines.core.sources import BodyKind, Page, Query, SourceError, SourceNonsense
 from ops_pipelines.lake.quantities import Quantity, read_quantities
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig
-from ops_pipelines.resources.prometheus.connection import OpenConnection, PrometheusConnection, cause_of
+from ops_pipelines.resources.prometheus.connection import PrometheusConnection, cause_of
 from ops_pipelines.resources.prometheus.promql import narrow, newest_values
 
 if TYPE_CHECKING:
     from requests import Response
+
+    from ops_pipelines.resources.prometheus.client import StreamingPrometheus
 
 _MAX_QUERY_LENGTH = 6_000
 """Characters of a query in the URL: 8 KiB is what common proxies take of a request line."""
@@ -103,13 +105,13 @@ class PrometheusMetrics:
     def _read(self, queries: Sequence[Query], *, start: datetime, end: datetime, step: timedelta) -> Iterator[Page]:
         from ops_pipelines.lake.metrics.range_answer import UnreadableAnswer, read_notes
 
-        with self._connection.open() as connection:
+        with self._connection.open() as client:
             for query in queries:
                 at = start
                 while at <= end:
                     left = (end - at) // step + 1
                     wanted = min(left, self._points.get(query.promql, self._limits.first_points))
-                    body, count = self._read_slice(connection, query, at=at, count=wanted, step=step)
+                    body, count = self._read_slice(client, query, at=at, count=wanted, step=step)
                     try:
                         notes = read_notes(body)
                     except UnreadableAnswer as exc:
@@ -134,14 +136,14 @@ class PrometheusMetrics:
         self._points[query.promql] = max(1, min(fitting, growing, self._limits.max_points))
 
     def _read_slice(
-        self, connection: OpenConnection, query: Query, *, at: datetime, count: int, step: timedelta
+        self, client: "StreamingPrometheus", query: Query, *, at: datetime, count: int, step: timedelta
     ) -> tuple[bytes, int]:
         """Return the answer for at most `count` grid times from `at`, and for how many it is."""
         count = min(count, self._limits.max_points)
         failures = 0
         while True:
             try:
-                return self._fetch(connection, query, at=at, count=count, step=step), count
+                return self._fetch(client, query, at=at, count=count, step=step), count
             except _TooMuch as exc:
                 if count == 1:
                     raise SourceNonsense(
@@ -159,28 +161,27 @@ class PrometheusMetrics:
                 if exc.is_slow:
                     count = max(1, count // 2)
 
-    def _fetch(self, connection: OpenConnection, query: Query, *, at: datetime, count: int, step: timedelta) -> bytes:
+    def _fetch(
+        self, client: "StreamingPrometheus", query: Query, *, at: datetime, count: int, step: timedelta
+    ) -> bytes:
         from requests import ConnectionError as NoConnection
         from requests import RequestException, Timeout
         from requests.exceptions import ChunkedEncodingError, ContentDecodingError, SSLError
 
         began = self._clock.now()
         try:
-            with connection.session.get(
-                f"{self._connection.url}/api/v1/query_range",
+            with client.stream_query_range(
+                query.promql,
+                start=int(at.timestamp()),
+                end=int((at + (count - 1) * step).timestamp()),
+                step=seconds_between(step, count=count),
                 params={
-                    "query": query.promql,
-                    "start": str(int(at.timestamp())),
-                    "end": str(int((at + (count - 1) * step).timestamp())),
-                    "step": str(seconds_between(step, count=count)),
                     "timeout": f"{self._connection.timeout_seconds:g}s",
                     # Thanos would leave out silent stores without a word, VictoriaMetrics answer from its cache what
                     # was filled in since; Prometheus ignores both.
                     "partial_response": "false",
                     "nocache": "1",
                 },
-                timeout=self._connection.timeout_seconds,
-                stream=True,
             ) as response:
                 if response.status_code != 200:
                     raise self._trouble(response)

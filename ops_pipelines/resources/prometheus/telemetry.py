@@ -47,11 +47,11 @@ class PrometheusTelemetry:
         from requests import RequestException
 
         timeout = f"{self._connection.timeout_seconds:g}s"
-        with self._connection.open() as connection:
+        with self._connection.open() as client:
             try:
                 return cast(
                     "object",
-                    connection.client.custom_query_range(
+                    client.custom_query_range(
                         self._query,
                         start_time=grid_time,
                         end_time=grid_time,
