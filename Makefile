@@ -14,13 +14,13 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
 .PHONY: demo test lab trial check defs bench size lock clean
 
 demo: $(READY)            ## the simulated cluster breaks and heals itself; ONCE=1 runs the fixed drill
-	@$(BIN)/python -m ops_pipelines.drills.demo --port $(PORT) $(if $(ONCE),--once)
+	@$(BIN)/python -m ops_pipelines_lab.drills.demo --port $(PORT) $(if $(ONCE),--once)
 
 lab: $(READY)             ## a real Slurm, Prometheus, Alertmanager and PostgreSQL on loopback; ONCE=1 runs the fixed drill, ACTS="..." some of it
-	@$(BIN)/python -m ops_pipelines.drills.lab --port $(PORT) $(if $(ONCE),--once) $(if $(ACTS),--acts $(ACTS))
+	@$(BIN)/python -m ops_pipelines_lab.drills.lab --port $(PORT) $(if $(ONCE),--once) $(if $(ACTS),--acts $(ACTS))
 
 trial: $(READY)           ## a stranger's bad day on a real Slurm; hours. SILENT=4 LIMITS="60" CELLS="busy" ATTACKS="door" play some of it
-	@$(BIN)/python -m ops_pipelines.drills.trial --port $(PORT) $(if $(SILENT),--silent $(SILENT)) $(if $(LIMITS),--limits $(LIMITS)) \
+	@$(BIN)/python -m ops_pipelines_lab.drills.trial --port $(PORT) $(if $(SILENT),--silent $(SILENT)) $(if $(LIMITS),--limits $(LIMITS)) \
 	  $(if $(CELLS),--disturbances $(CELLS)) $(if $(ATTACKS),--attacks $(ATTACKS))
 
 test: check               ## lint, types, import contracts, tests
@@ -48,7 +48,7 @@ check: $(READY)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports >$(VENV)/contracts.log 2>&1 || { cat $(VENV)/contracts.log; exit 1; }; tail -n 1 $(VENV)/contracts.log
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml ops_pipelines_lab/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || { \
 	  echo "ops_pipelines needs Python 3.11, 3.12 or 3.13; found: $$($(PYTHON) --version 2>&1 || echo none)."; \
 	  echo "Install one (Debian, Ubuntu: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python3.12"; \
@@ -61,8 +61,8 @@ $(READY): requirements.lock pyproject.toml
 	  && $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --compile-bytecode -r requirements.lock \
 	  || { echo "could not install what requirements.lock names: that needs a Python package index, or a mirror"; \
 	       echo "of one (PIP_INDEX_URL and UV_DEFAULT_INDEX name it). What failed stands above."; exit 1; }
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -m compileall -q ops_pipelines
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable . --editable ops_pipelines_lab
+	@$(BIN)/python -m compileall -q ops_pipelines ops_pipelines_lab
 	@touch $@
 
 lock:                     ## renew requirements.lock from pyproject.toml

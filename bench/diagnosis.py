@@ -30,8 +30,8 @@ from ops_pipelines.core.finding import REPAIRS, Response
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import Signal
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.simulator.replay.day import Day, FaultClass, Truth
-from ops_pipelines.simulator.replay.make import make_day, make_quiet_day
+from ops_pipelines_lab.simulator.replay.day import Day, FaultClass, Truth
+from ops_pipelines_lab.simulator.replay.make import make_day, make_quiet_day
 
 HELD_OUT_FROM = 1000
 _CATALOGUE = Path(__file__).parent.parent / "ops_pipelines" / "catalogue"

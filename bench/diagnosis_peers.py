@@ -14,7 +14,7 @@ from bench.claims import Claim
 from ops_pipelines.core.fault import Component, ComponentKind, node_component
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.observe.panels.panel import Flags, Numbers, Panel, counted, lasting, stretches
-from ops_pipelines.simulator.replay.day import Day
+from ops_pipelines_lab.simulator.replay.day import Day
 
 _CRITICAL_XIDS = frozenset({48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120})
 """The codes on which common node health checks fail a node (facts of Azure NHC, EKS node monitor, Imbue)."""

@@ -27,9 +27,9 @@ from rich.table import Table
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import NodeState
-from ops_pipelines.drills.lab import Lab
-from ops_pipelines.drills.lab_drill import Stage
-from ops_pipelines.drills.stack import free_port, project_file
+from ops_pipelines_lab.drills.lab import Lab
+from ops_pipelines_lab.drills.lab_drill import Stage
+from ops_pipelines_lab.drills.stack import free_port, project_file
 
 POLICY = """\
 # The bench's own policy: acts by itself; cap, cool-down and repeat rules are as wide as a policy may be.

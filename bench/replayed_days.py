@@ -27,7 +27,7 @@ from ops_pipelines.observe.logs.signals import observe_log_lines
 from ops_pipelines.observe.logs.tables import Writer, tabulate_lines
 from ops_pipelines.observe.panels.panel import Detection
 from ops_pipelines.review.retrace import Event, Retrace, Spell, turns
-from ops_pipelines.simulator.replay.day import Day
+from ops_pipelines_lab.simulator.replay.day import Day
 
 TICK = timedelta(seconds=5)
 """The daemon looks at sensors every 5 s."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from ops_pipelines.whatif.lifecycle.scenario import Scenario, Site, policy_of, read_scenarios, read_site
-from ops_pipelines.whatif.lifecycle.trials import OURS, Summary, Trial, play_trials, summarise, ways_of
+from ops_pipelines_lab.whatif.lifecycle.scenario import Scenario, Site, policy_of, read_scenarios, read_site
+from ops_pipelines_lab.whatif.lifecycle.trials import OURS, Summary, Trial, play_trials, summarise, ways_of
 
 COST_GPU_HOURS = 3.2
 """Of an upgraded node on a good release; the upgrade itself is 2.67."""

@@ -10,9 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-PACKAGE = "ops_pipelines"
-LABORATORY = ("simulator", "drills", "whatif")
-"""Not the product: what pretends a cluster, or plays one."""
+PRODUCT, LABORATORY = "ops_pipelines", "ops_pipelines_lab"
 _NO_CODE = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -49,29 +47,33 @@ def _modules(root: Path) -> Iterator[tuple[str, int, int]]:
 
 def main() -> None:
     """Print the table."""
-    counts: Counter[str] = Counter()
-    code: Counter[str] = Counter()
-    lengths: list[tuple[int, str]] = []
-    for name, lines, length in _modules(Path(PACKAGE)):
-        room = name.split(".")[1]
-        counts[room] += 1
-        code[room] += lines
-        lengths.append((length, name))
     table = Table(title="size: modules and lines of code, without blanks, comments and docstrings")
     for column in ("room", "modules", "code lines"):
         table.add_column(column, justify="left" if column == "room" else "right")
-    for room, lines in code.most_common():
-        if counts[room] > 1:
-            table.add_row(room + (" (laboratory)" if room in LABORATORY else ""), str(counts[room]), f"{lines:,}")
-    single = [each for each in code if counts[each] == 1]
-    table.add_row("modules beside these", str(len(single)), f"{sum(code[each] for each in single):,}")
-    product = [each for each in code if each not in LABORATORY]
-    table.add_section()
-    table.add_row("the product", str(sum(counts[each] for each in product)), f"{sum(code[each] for each in product):,}")
+    lengths = [*_add_rooms(table, PRODUCT), *_add_rooms(table, LABORATORY)]
     console = Console()
     console.print(table)
     longest = ", ".join(f"{name} {length}" for length, name in sorted(lengths, reverse=True)[:_LONGEST_COUNT])
     console.print(f"the longest, with all their lines: {longest}")
+
+
+def _add_rooms(table: Table, package: str) -> list[tuple[int, str]]:
+    """Add a row for each room of a package and their sum; return how long each module is."""
+    counts: Counter[str] = Counter()
+    code: Counter[str] = Counter()
+    lengths: list[tuple[int, str]] = []
+    for name, lines, length in _modules(Path(package)):
+        room = name.split(".")[1]
+        counts[room] += 1
+        code[room] += lines
+        lengths.append((length, name))
+    for room, lines in code.most_common():
+        if counts[room] > 1:
+            table.add_row(room, str(counts[room]), f"{lines:,}")
+    single = [each for each in code if counts[each] == 1]
+    table.add_row("modules beside these", str(len(single)), f"{sum(code[each] for each in single):,}", end_section=True)
+    table.add_row(package, str(counts.total()), f"{code.total():,}", style="bold", end_section=True)
+    return lengths
 
 
 if __name__ == "__main__":

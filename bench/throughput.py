@@ -25,10 +25,6 @@ from ops_pipelines.core.identity import IncidentId, NodeName, Place, Topology, d
 from ops_pipelines.core.plan import Order, Rules
 from ops_pipelines.core.policy import BlastCaps, DrainBudget, MassEvent, Mode, Policy
 from ops_pipelines.core.sources import LogBatch, LogLine
-from ops_pipelines.drills.postgres_server import PostgresServer
-from ops_pipelines.drills.slurm_cluster import SlurmCluster
-from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
-from ops_pipelines.drills.stack import free_port, free_ports
 from ops_pipelines.observe.intake import take_in_logs
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.acts.perform import Progress, Stage
@@ -38,6 +34,10 @@ from ops_pipelines.remediate.plans.reflex import react
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
+from ops_pipelines_lab.drills.postgres_server import PostgresServer
+from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster
+from ops_pipelines_lab.drills.slurm_cluster_files import SlurmClusterSettings
+from ops_pipelines_lab.drills.stack import free_port, free_ports
 
 NODE_COUNT, ORDERED_COUNT, RACK_SIZE, PEER_COUNT = 1_500, 750, 30, 60
 LIFTED = Policy(

@@ -20,11 +20,11 @@ from rich.table import Table
 from ops_pipelines.core.plan import Rules
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.config.policy_file import read_borrowed_policy
-from ops_pipelines.whatif.autopilot import cluster_of
-from ops_pipelines.whatif.fault_mix import Scenario, read_scenario
-from ops_pipelines.whatif.measured import read_measured
-from ops_pipelines.whatif.play import play_autopilot
-from ops_pipelines.whatif.simulation import FIRST_SEED, simulate
+from ops_pipelines_lab.whatif.autopilot import cluster_of
+from ops_pipelines_lab.whatif.fault_mix import Scenario, read_scenario
+from ops_pipelines_lab.whatif.measured import read_measured
+from ops_pipelines_lab.whatif.play import play_autopilot
+from ops_pipelines_lab.whatif.simulation import FIRST_SEED, simulate
 
 _PROJECT = Path(__file__).parent.parent.resolve()
 _POLICY = _PROJECT / "deploy" / "policy-large-training.yaml"

@@ -13,6 +13,8 @@ from typing import Annotated
 import typer
 
 from ops_pipelines import lake_cli
+from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.laboratory import laboratory
 from ops_pipelines.terminal import (
     backup_commands,
     diagnose,
@@ -20,14 +22,10 @@ from ops_pipelines.terminal import (
     people_commands,
     prove,
     repair_commands,
+    review_commands,
     rollout_commands,
-    simulate,
+    team_commands,
 )
-from ops_pipelines.terminal import people_commands as message_commands
-from ops_pipelines.terminal import review_commands as replay
-from ops_pipelines.terminal import review_commands as report_command
-from ops_pipelines.terminal import review_commands as review_command
-from ops_pipelines.terminal import team_commands as advice_commands
 from ops_pipelines.terminal.capacity_commands import capacity_app
 from ops_pipelines.terminal.edge import (
     DEFAULT_CLUSTER_FILE,
@@ -45,7 +43,7 @@ from ops_pipelines.terminal.edge import (
 from ops_pipelines.terminal.guard_commands import guard_app
 from ops_pipelines.terminal.node_commands import gates_app, node_check, node_install_app, node_versions
 from ops_pipelines.terminal.quota_commands import quota_app
-from ops_pipelines.terminal.rollout_commands import rollout_simulate, versions
+from ops_pipelines.terminal.rollout_commands import versions
 from ops_pipelines.terminal.team_commands import cost_app, placement
 
 _EPILOG = """\b
@@ -73,11 +71,10 @@ app.command()(backup_commands.restore)
 app.command()(lake_cli.ingest)
 app.command()(diagnose.diagnose)
 app.command()(prove.prove)
-app.command()(simulate.simulate)
-app.command()(replay.replay)
-app.command()(report_command.report)
-app.command()(review_command.review)
-app.command()(advice_commands.advice)
+app.command()(review_commands.replay)
+app.command()(review_commands.report)
+app.command()(review_commands.review)
+app.command()(team_commands.advice)
 app.command()(node_check)
 app.add_typer(node_install_app, name="node-install")
 app.command()(node_versions)
@@ -88,13 +85,28 @@ app.command()(repair_commands.ladder)
 app.command()(repair_commands.probation)
 app.add_typer(repair_commands.repair_app, name="repair")
 app.add_typer(guard_app, name="guard")
-rollout_commands.rollout_app.command("simulate")(rollout_simulate)
 app.add_typer(rollout_commands.rollout_app, name="rollout")
 app.add_typer(quota_app, name="quota")
 app.add_typer(capacity_app, name="capacity")
 app.command()(placement)
 app.add_typer(cost_app, name="cost")
 app.command()(versions)
+
+
+@at_the_edge
+def simulate_elsewhere() -> None:
+    """Needs the laboratory: pip install 'ops-pipelines[lab]'."""
+    laboratory("whatif.simulate")
+
+
+try:
+    app.command()(laboratory("whatif.simulate").simulate)
+    rollout_commands.rollout_app.command("simulate")(laboratory("whatif.lifecycle.simulate").rollout_simulate)
+except PolicyError:
+    for each in (app, rollout_commands.rollout_app):
+        each.command("simulate", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(
+            simulate_elsewhere
+        )
 
 
 def main() -> None:
@@ -488,7 +500,7 @@ def explain(
 
 
 # Here and not above: `--help` lists commands in the order in which they are added.
-app.command()(message_commands.messages)
+app.command()(people_commands.messages)
 app.command()(people_commands.approve)
 app.command()(people_commands.approval_link)
 app.command()(people_commands.pause)

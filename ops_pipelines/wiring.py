@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ops_pipelines.clock import Clock, SystemClock
 from ops_pipelines.core.cluster import Cluster, Observatory
@@ -23,6 +23,7 @@ from ops_pipelines.core.quota_limits import Quotas
 from ops_pipelines.core.record import ApprovalLinks
 from ops_pipelines.core.scheduler import Scheduler, SchedulerSettings
 from ops_pipelines.core.sources import Accounting, Declared, Logs, MetricSource, ReadComment, Telemetry
+from ops_pipelines.laboratory import laboratory
 from ops_pipelines.remediate.guardrails.fencing_room import within_means
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY, BundleFiles
 from ops_pipelines.resources.catalogue_files import read_catalogue
@@ -72,8 +73,6 @@ from ops_pipelines.resources.web_access import KeyFileSeal
 from ops_pipelines.resources.whole_file import keep_private
 from ops_pipelines.review.replay.replay import PolicyDesk
 from ops_pipelines.review.replay.result import History
-from ops_pipelines.simulator.scenario import demo_scenario
-from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:
@@ -81,7 +80,6 @@ if TYPE_CHECKING:
 
 TWIN_DIRECTORY = "twin"
 INSTALL_DIRECTORY = "installs"
-_DEFAULT_SEED = 1
 
 
 def read_rules(config: ClusterConfig) -> Rules:
@@ -218,7 +216,7 @@ def assemble(config: ClusterConfig, clock: Clock) -> Cluster:
 
 def _assemble(config: ClusterConfig, clock: Clock, *, policy: Policy) -> Cluster:
     rules = Rules(policy=policy, topology=config.topology, catalogue=read_catalogue())
-    twin = _Twin(config, clock)
+    simulated = _Simulated(config, clock)
     ledger = SqlLedger(
         config.ledger.url,
         pause_file=PauseFile(config.state_directory),
@@ -227,10 +225,10 @@ def _assemble(config: ClusterConfig, clock: Clock, *, policy: Policy) -> Cluster
     ledger.identify(clock.now())
     return Cluster(
         name=config.name,
-        scheduler=_scheduler(config, twin, clock),
-        fleet=_fleet(config, twin, clock),
-        telemetry=_telemetry(config, twin),
-        logs=(_logs(config, twin, clock),),
+        scheduler=_scheduler(config, simulated, clock),
+        fleet=_fleet(config, simulated, clock),
+        telemetry=_telemetry(config, simulated),
+        logs=(_logs(config, simulated, clock),),
         ledger=ledger,
         notifier=_notifier(config, clock),
         clock=clock,
@@ -295,18 +293,32 @@ def open_policy_desk(cluster_file: Path) -> PolicyDesk:
     )
 
 
-class _Twin:
+class _Site(Protocol):
+    """The ports of a simulated cluster; see `ops_pipelines_lab.simulated`."""
+
+    def scheduler(self) -> Scheduler: ...
+    def fleet(self) -> Fleet: ...
+    def telemetry(self) -> Telemetry: ...
+    def logs(self) -> Logs: ...
+    def metrics(self) -> MetricSource: ...
+    def accounting(self) -> Accounting: ...
+    def quotas(self) -> Quotas: ...
+    def settings(self) -> SchedulerSettings: ...
+
+
+class _Simulated:
     """The simulated cluster of a state directory: attached or created when first asked for."""
 
     def __init__(self, config: ClusterConfig, clock: Clock) -> None:
         self._directory = config.state_directory / TWIN_DIRECTORY
         self._clock = clock
-        self._twin: Twin | None = None
+        self._site: _Site | None = None
 
-    def get(self) -> Twin:
-        if self._twin is None:
-            self._twin = Twin.join(self._directory, demo_scenario(), seed=_DEFAULT_SEED, clock=self._clock)
-        return self._twin
+    def get(self) -> _Site:
+        """Return its ports. Raises PolicyError where the laboratory is not installed."""
+        if self._site is None:
+            self._site = cast("_Site", laboratory("simulated").SimulatedSite(self._directory, self._clock))
+        return self._site
 
 
 @cache
@@ -321,16 +333,16 @@ def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
     from ops_pipelines.resources.config.suite_files import read_suite_files
     from ops_pipelines.resources.prometheus.range_pages import all_queries
 
-    twin = _Twin(config, clock)
+    simulated = _Simulated(config, clock)
     look_back_seconds = int(config.telemetry.look_back.total_seconds())
     return Observatory(
         name=config.name,
-        metrics=(_metrics(config, twin, clock),),
+        metrics=(_metrics(config, simulated, clock),),
         queries=all_queries(config.telemetry.labels, look_back_seconds=look_back_seconds),
-        accounting=_accounting(config, twin),
-        kernel_logs=(_logs(config, twin, clock),),
+        accounting=_accounting(config, simulated),
+        kernel_logs=(_logs(config, simulated, clock),),
         job_logs=_job_logs(config, clock),
-        scheduler=_scheduler(config, twin, clock),
+        scheduler=_scheduler(config, simulated, clock),
         lake=open_lake(config, clock=clock),
         topology=config.topology,
         clock=clock,
@@ -432,9 +444,7 @@ def open_settings(config: ClusterConfig, *, clock: Clock) -> SchedulerSettings:
         from ops_pipelines.resources.slurm.quotas import SlurmSettings
 
         return SlurmSettings(clock=clock, slurm_conf=config.scheduler.slurm_conf)
-    from ops_pipelines.simulator.settings import SimulatedSettings
-
-    return SimulatedSettings(_Twin(config, clock).get())
+    return _Simulated(config, clock).get().settings()
 
 
 def open_quotas(config: ClusterConfig, *, clock: Clock) -> Quotas | None:
@@ -445,9 +455,7 @@ def open_quotas(config: ClusterConfig, *, clock: Clock) -> Quotas | None:
         from ops_pipelines.resources.slurm.quotas import SlurmQuotas
 
         return SlurmQuotas(clock=clock, slurm_conf=config.scheduler.slurm_conf, qos_of=config.limits.qos_of)
-    from ops_pipelines.simulator.quotas import SimulatedQuotas
-
-    return SimulatedQuotas(_Twin(config, clock).get())
+    return _Simulated(config, clock).get().quotas()
 
 
 def open_lake_keeper(cluster_file: Path) -> LakeKeeper:
@@ -465,7 +473,7 @@ def open_lake_keeper(cluster_file: Path) -> LakeKeeper:
     return Housekeeper(open_lake(config), settings=settings, clock=SystemClock())
 
 
-def _metrics(config: ClusterConfig, twin: _Twin, clock: Clock) -> MetricSource:
+def _metrics(config: ClusterConfig, simulated: _Simulated, clock: Clock) -> MetricSource:
     if config.telemetry.kind is TelemetryKind.PROMETHEUS:
         from ops_pipelines.resources.prometheus.range_pages import PrometheusMetrics
 
@@ -488,21 +496,17 @@ def _metrics(config: ClusterConfig, twin: _Twin, clock: Clock) -> MetricSource:
 
         assert config.telemetry.node is not None, "config_models asks for the node"
         return NvmlMetrics(node=config.telemetry.node)
-    from ops_pipelines.simulator.layers import SimulatedMetrics
-
-    return SimulatedMetrics(twin.get())
+    return simulated.get().metrics()
 
 
-def _accounting(config: ClusterConfig, twin: _Twin) -> Accounting | None:
+def _accounting(config: ClusterConfig, simulated: _Simulated) -> Accounting | None:
     if config.accounting is AccountingKind.SLURM:
         from ops_pipelines.resources.slurm.accounting import SlurmAccounting
 
         return SlurmAccounting(slurm_conf=config.scheduler.slurm_conf)
     if config.accounting is AccountingKind.NONE:
         return None
-    from ops_pipelines.simulator.accounting import SimulatedAccounting
-
-    return SimulatedAccounting(twin.get())
+    return simulated.get().accounting()
 
 
 def _job_logs(config: ClusterConfig, clock: Clock) -> tuple[Logs, ...]:
@@ -517,7 +521,7 @@ def _job_logs(config: ClusterConfig, clock: Clock) -> tuple[Logs, ...]:
     return (JobLogFiles(config.job_logs.paths, clock=clock),)
 
 
-def _scheduler(config: ClusterConfig, twin: _Twin, clock: Clock) -> Scheduler:
+def _scheduler(config: ClusterConfig, simulated: _Simulated, clock: Clock) -> Scheduler:
     if config.scheduler.kind is SchedulerKind.SLURM:
         from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 
@@ -527,22 +531,18 @@ def _scheduler(config: ClusterConfig, twin: _Twin, clock: Clock) -> Scheduler:
             checkpoint_roots=config.scheduler.checkpoint_roots,
             guard_status=config.scheduler.guard_status,
         )
-    from ops_pipelines.simulator.adapters import SimulatedScheduler
-
-    return SimulatedScheduler(twin.get())
+    return simulated.get().scheduler()
 
 
 def read_nodes_now(config: ClusterConfig, clock: Clock) -> tuple[NodeStatus, ...]:
     """Return the nodes as the scheduler shows them, without opening the ledger. Raises SourceError."""
-    return _scheduler(config, _Twin(config, clock), clock).read_nodes()
+    return _scheduler(config, _Simulated(config, clock), clock).read_nodes()
 
 
-def _fleet(config: ClusterConfig, twin: _Twin, clock: Clock) -> Fleet:
+def _fleet(config: ClusterConfig, simulated: _Simulated, clock: Clock) -> Fleet:
     if config.fleet.kind is FleetKind.COMMANDS:
         return _commanded_fleet(config, clock)
-    from ops_pipelines.simulator.adapters import SimulatedFleet
-
-    return SimulatedFleet(twin.get())
+    return simulated.get().fleet()
 
 
 def _commanded_fleet(config: ClusterConfig, clock: Clock) -> Fleet:
@@ -567,7 +567,7 @@ def _commanded_fleet(config: ClusterConfig, clock: Clock) -> Fleet:
     return ComposedFleet(commands, notes=notes, ansible=ansible, firmware=firmware, reboots=reboots)
 
 
-def _telemetry(config: ClusterConfig, twin: _Twin) -> Telemetry:
+def _telemetry(config: ClusterConfig, simulated: _Simulated) -> Telemetry:
     if config.telemetry.kind is TelemetryKind.PROMETHEUS:
         from ops_pipelines.resources.prometheus.telemetry import PrometheusTelemetry
 
@@ -576,13 +576,11 @@ def _telemetry(config: ClusterConfig, twin: _Twin) -> Telemetry:
         from ops_pipelines.resources.exporters import SampledTelemetry
 
         step_seconds = int(config.telemetry.step.total_seconds())
-        return SampledTelemetry(lambda: _metrics(config, twin, SystemClock()), step_seconds=step_seconds)
-    from ops_pipelines.simulator.adapters import SimulatedTelemetry
-
-    return SimulatedTelemetry(twin.get())
+        return SampledTelemetry(lambda: _metrics(config, simulated, SystemClock()), step_seconds=step_seconds)
+    return simulated.get().telemetry()
 
 
-def _logs(config: ClusterConfig, twin: _Twin, clock: Clock) -> Logs:
+def _logs(config: ClusterConfig, simulated: _Simulated, clock: Clock) -> Logs:
     if config.logs.kind is LogsKind.FILES:
         from ops_pipelines.resources.logs.kernel_log import FileTailLogs
 
@@ -596,9 +594,7 @@ def _logs(config: ClusterConfig, twin: _Twin, clock: Clock) -> Logs:
         from ops_pipelines.resources.logs.loki import LokiLogs
 
         return LokiLogs(config.logs.loki, clock=clock)
-    from ops_pipelines.simulator.adapters import SimulatedLogs
-
-    return SimulatedLogs(twin.get())
+    return simulated.get().logs()
 
 
 def _notifier(config: ClusterConfig, clock: Clock) -> Notifier:

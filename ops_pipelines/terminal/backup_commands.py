@@ -97,7 +97,6 @@ def restore(
     from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.restoring import restore_ledger
     from ops_pipelines.resources.whole_file import keep_private
-    from ops_pipelines.simulator.twin import TwinError
     from ops_pipelines.wiring import read_nodes_now
 
     keep_private()
@@ -111,7 +110,7 @@ def restore(
     problems = []
     try:
         nodes = read_nodes_now(config, clock)
-    except (SourceError, TwinError) as problem:
+    except SourceError as problem:
         nodes = None
         problems.append(f"the scheduler was not asked for drains that the ledger does not know: {problem}")
     done = restore_ledger(

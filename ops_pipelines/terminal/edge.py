@@ -64,7 +64,6 @@ def _exit_code_of(problem: Exception) -> ExitCode | None:
     from ops_pipelines.quotas.changes import ApplyRefused
     from ops_pipelines.remediate.by_hand import ByHandRefused
     from ops_pipelines.resources.backup import BackupError
-    from ops_pipelines.simulator.twin import TwinError
     from ops_pipelines.teams.desk import NoTeams
 
     if isinstance(problem, PolicyError | NoTeams | StatementFilesError):
@@ -73,7 +72,7 @@ def _exit_code_of(problem: Exception) -> ExitCode | None:
         return ExitCode.DAMAGED
     if isinstance(problem, LedgerConflict):
         return ExitCode.REFUSED  # It answered: somebody else came first, and nothing was changed.
-    if isinstance(problem, SourceError | LedgerError | LakeError | TwinError):
+    if isinstance(problem, SourceError | LedgerError | LakeError):
         return ExitCode.NO_ANSWER
     return ExitCode.REFUSED if isinstance(problem, ApplyRefused | BackupError | ByHandRefused | NothingYet) else None
 

@@ -27,7 +27,7 @@ import yaml
 
 from ops_pipelines.code_server import LOCATION
 from ops_pipelines.core.policy import Durations
-from ops_pipelines.drills.daemon_processes import parent_of, wait_until
+from ops_pipelines_lab.drills.daemon_processes import parent_of, wait_until
 
 ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "deploy" / "systemd"

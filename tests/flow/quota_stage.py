@@ -23,14 +23,14 @@ from ops_pipelines.core.quota_limits import (
 )
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
-from ops_pipelines.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
-from ops_pipelines.simulator.quotas import SimulatedQuotas
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
-from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.teams.contracts import Agreements, Contract
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.teams.price import InstalledNode
 from ops_pipelines.teams.settings import QuotaPolicy, RebalanceSettings
+from ops_pipelines_lab.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
+from ops_pipelines_lab.simulator.quotas import SimulatedQuotas
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.ports import quota_samples
 from tests.ports.quota_samples import kept, line
 from tests.scenarios.small_autopilot import MessagesInMemory, SlowLoop

@@ -19,7 +19,7 @@ from ops_pipelines.remediate.acts.perform import Progress, Stage, perform
 from ops_pipelines.remediate.guardrails.facts import drain_reason
 from ops_pipelines.remediate.plans import at_once
 from ops_pipelines.remediate.plans.at_once import carry_out_together
-from ops_pipelines.simulator.journal import EntryKind
+from ops_pipelines_lab.simulator.journal import EntryKind
 from tests.ports.proved_plans import allow, keep_proved, plan_named
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 

@@ -14,7 +14,7 @@ from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.people import orders
 from ops_pipelines.remediate.by_hand import ByHandRefused, drain_by_hand, return_by_hand
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import GPU1, GPU2
 

@@ -27,7 +27,7 @@ from ops_pipelines.review.story.cost import MilestoneKind, cost_of, milestones_o
 from ops_pipelines.review.story.follow_ups import Urgency, follow_ups_of
 from ops_pipelines.review.story.timeline import EventKind, EventLane, timeline_of
 from ops_pipelines.review.time_saved import RecentRemediation, recent_remediation
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.domain.builders import NODE, NOW, action, after, attempt, incident, xid
 from tests.ports.ledger_samples import fill
 from tests.scenarios.ladder_stage import WATCHFUL, Stage, node_of

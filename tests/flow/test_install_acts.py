@@ -19,8 +19,8 @@ from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.remediate.acts.commands import order_of
 from ops_pipelines.remediate.acts.perform import Stage, perform
 from ops_pipelines.remediate.guardrails.facts import drain_reason
-from ops_pipelines.simulator.journal import EntryKind
-from ops_pipelines.simulator.versions import ReleaseFault, ReleaseTrouble
+from ops_pipelines_lab.simulator.journal import EntryKind
+from ops_pipelines_lab.simulator.versions import ReleaseFault, ReleaseTrouble
 from tests.ports.ledger_samples import NOW
 from tests.ports.proved_plans import allow
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan

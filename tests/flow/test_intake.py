@@ -14,7 +14,7 @@ from ops_pipelines.core.observation import NodeStatus, Signal
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import LogBatch, LogLine, Logs, Sample, SourceNonsense, SourceUnavailable
 from ops_pipelines.observe.intake import Intake, OurDoing, restarts_of, take_in_conditions, take_in_logs
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.domain import builders
 from tests.scenarios.small_autopilot import SmallAutopilot
 

@@ -28,7 +28,7 @@ from ops_pipelines.observe.logs.matching import CheckpointLine, LineKind
 from ops_pipelines.observe.logs.tables import Writer, tabulate_lines
 from ops_pipelines.remediate.acts.facts import read_facts
 from ops_pipelines.remediate.snapshot import take_snapshot
-from ops_pipelines.simulator.scenario import JobSpec
+from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.domain.builders import NOW, after, ago, job
 from tests.flow.fake_job_facts import FakeJobFacts
 from tests.flow.fake_store import FakeLogs, observatory_on

@@ -13,7 +13,7 @@ from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.people import orders
 from ops_pipelines.remediate.nodes.tests import check_of, see_to_tests
 from ops_pipelines.remediate.verification import TestsStanding
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.domain.builders import incident, xid
 from tests.scenarios.ladder_stage import WATCHFUL, Stage
 from tests.simulator.small_cluster import GPU1

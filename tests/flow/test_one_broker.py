@@ -21,7 +21,7 @@ from ops_pipelines.remediate.by_hand import ByHandRefused, drain_by_hand, return
 from ops_pipelines.remediate.guardrails.facts import drain_reason
 from ops_pipelines.remediate.nodes.probation import put_back_what_was_left
 from ops_pipelines.remediate.plans.overdue import remind_of_waiting, settle_left_behind
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.ports.proved_plans import allow
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

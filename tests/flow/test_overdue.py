@@ -15,7 +15,7 @@ from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.remediate.by_hand import drain_by_hand
 from ops_pipelines.remediate.plans.overdue import settle_left_behind
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.ports.proved_plans import allow
 from tests.scenarios.small_autopilot import POLICY, MessagesInMemory, SmallAutopilot
 from tests.simulator.small_cluster import GPU1, SESSION, TRAINING

@@ -11,7 +11,7 @@ from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.people import orders
 from ops_pipelines.remediate.by_hand import ByHandRefused
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
 HOUR = timedelta(hours=1)

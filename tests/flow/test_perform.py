@@ -22,7 +22,7 @@ from ops_pipelines.people import orders
 from ops_pipelines.remediate.acts.facts import TTL, Lease
 from ops_pipelines.remediate.acts.perform import Stage, perform
 from ops_pipelines.remediate.guardrails.facts import drain_reason
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.ports.proved_plans import allow, as_step, keep_proved, order_of, plan_named
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import GPU1, GPU2, TRAINING

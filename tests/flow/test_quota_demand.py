@@ -18,10 +18,10 @@ from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.quotas.gather_demand import FilledDemand, demand_days_of, demand_of_day, fill_demand
 from ops_pipelines.quotas.wanted.hourly import NUMBERS
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.simulator.past_demand import DEMO_PLAN, past_demand
 from ops_pipelines.teams.contracts import Agreements, Contract
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.teams.price import InstalledNode
+from ops_pipelines_lab.simulator.past_demand import DEMO_PLAN, past_demand
 from tests.flow.fake_store import NoScheduler, observatory_on
 from tests.ports.lake_samples import cells
 from tests.simulator.fake_clock import BEGINNING, FakeClock

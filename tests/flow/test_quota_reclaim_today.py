@@ -11,8 +11,8 @@ from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.core.scheduler import SettingsRead, Values
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.quotas.reclaim import Preemption, Reclaim, preemption_of, reclaims_of
-from ops_pipelines.simulator.scenario import JobSpec
 from ops_pipelines.teams.contracts import Agreements, Contract
+from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.flow.quota_mornings import PRODUCT, RESEARCH, SCIENCE, QuotaStage, agreements
 
 HOUR = timedelta(hours=1)

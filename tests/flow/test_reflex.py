@@ -24,7 +24,7 @@ from ops_pipelines.observe.rules import find
 from ops_pipelines.people import orders
 from ops_pipelines.remediate.plans.reflex import Attention, Reaction, react
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.flow.fake_store import FakeLogs
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING

@@ -32,8 +32,8 @@ from ops_pipelines.rollouts.engine import Step
 from ops_pipelines.rollouts.gate.evidence import Verdict
 from ops_pipelines.rollouts.node_pass import after_step
 from ops_pipelines.rollouts.rollout_pass import Judge, after_turn
-from ops_pipelines.simulator.adapters import SimulatedFleet
-from ops_pipelines.simulator.twin import Twin
+from ops_pipelines_lab.simulator.adapters import SimulatedFleet
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.ports.rollout_samples import RELEASE, node, rollout
 from tests.scenarios.rollout_stage import FIRST, KERNEL, LIMITS, PERSON, ROLLOUT_POLICY, RolloutStage, release_of
 from tests.scenarios.rollout_stage import change as changed

@@ -36,7 +36,7 @@ from ops_pipelines.remediate.timeliness import (
     note_silences,
     read_lateness,
 )
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.ports.proved_plans import order_of
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.fake_clock import BEGINNING

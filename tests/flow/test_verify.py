@@ -19,7 +19,7 @@ from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.nodes import verify as flow_verify
 from ops_pipelines.remediate.nodes.verify import VerificationReport, verify_repaired
 from ops_pipelines.remediate.verification import Recovery, TestsStanding, repaired_at
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
 SOAK = timedelta(seconds=30)

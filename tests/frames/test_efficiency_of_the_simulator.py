@@ -9,8 +9,8 @@ from ops_pipelines.efficiency.use.verdicts import read_efficiency
 from ops_pipelines.lake.metrics.pages import combine, read_page
 from ops_pipelines.lake.node_names import NodeNames
 from ops_pipelines.lake.schema import TABLES
-from ops_pipelines.simulator.layers import SimulatedMetrics
-from ops_pipelines.simulator.load import Load
+from ops_pipelines_lab.simulator.layers import SimulatedMetrics
+from ops_pipelines_lab.simulator.load import Load
 from tests.simulator.small_cluster import SESSION, TRAINING, SmallCluster
 
 STEP = timedelta(minutes=5)

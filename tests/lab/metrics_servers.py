@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.drills.stack import free_port
+from ops_pipelines_lab.drills.stack import free_port
 
 Row = tuple[str, float, float]
 """A series as in the text format, its value, and its time in seconds."""

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from ops_pipelines.drills.postgres_server import HOST, PACKAGE, PostgresServer, find_programs
-from ops_pipelines.drills.stack import free_ports
+from ops_pipelines_lab.drills.postgres_server import HOST, PACKAGE, PostgresServer, find_programs
+from ops_pipelines_lab.drills.stack import free_ports
 
 _SIGNS_OF_CHANGE = (b"INSERT INTO ", b"UPDATE ", b"DELETE FROM ")
 _COMMIT = b"COMMIT\0"

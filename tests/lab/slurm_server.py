@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError, find_missing_packages
-from ops_pipelines.drills.slurm_cluster_files import SlurmClusterSettings
-from ops_pipelines.drills.stack import free_ports
+from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster, SlurmClusterError, find_missing_packages
+from ops_pipelines_lab.drills.slurm_cluster_files import SlurmClusterSettings
+from ops_pipelines_lab.drills.stack import free_ports
 
 _SLURMD_TIMEOUT_SECONDS = 6
 """Less than the drills' own 10: every test of a silent node waits for it, and slurmd answers within milliseconds."""

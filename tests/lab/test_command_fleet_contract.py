@@ -11,13 +11,13 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.rollout import InstallOrder
-from ops_pipelines.drills.daemon_processes import wait_until
-from ops_pipelines.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
-from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.resources.fleet.command_fleet import CommandFleet
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.scenario import lab_scenario
-from ops_pipelines.simulator.twin import Twin
+from ops_pipelines_lab.drills.daemon_processes import wait_until
+from ops_pipelines_lab.drills.lab_hardware import SLURM_DIRECTORY, TWIN_DIRECTORY
+from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.scenario import lab_scenario
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.lab.slurm_server import start_cluster
 from tests.ports.fleet_contract import FleetContract, FleetWorld
 
@@ -30,7 +30,7 @@ _ON_NODE = """
 import os, subprocess, sys
 
 lab, node, *words = sys.argv[1:]
-reached = subprocess.run([sys.executable, "-m", "ops_pipelines.drills.lab_hardware", "inspect", lab, node],
+reached = subprocess.run([sys.executable, "-m", "ops_pipelines_lab.drills.lab_hardware", "inspect", lab, node],
                          stdout=subprocess.DEVNULL)
 if reached.returncode:
     sys.exit(reached.returncode)
@@ -49,7 +49,7 @@ class LabWorld:
         scenario = replace(scenario, durations=replace(scenario.durations, **_QUICK))
         self._twin = Twin.create(lab / TWIN_DIRECTORY, scenario, seed=7, clock=SystemClock())
         (lab / SLURM_DIRECTORY).symlink_to(cluster.settings.directory, target_is_directory=True)
-        hardware = [sys.executable, "-m", "ops_pipelines.drills.lab_hardware"]
+        hardware = [sys.executable, "-m", "ops_pipelines_lab.drills.lab_hardware"]
         plain = ("inspect", "reboot", "power_off", "power_on", "power_state")
         commands = {verb: [*hardware, verb, str(lab), "{node}"] for verb in plain}
         on_node = [sys.executable, "-c", _ON_NODE, str(lab), "{node}"]

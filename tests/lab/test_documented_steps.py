@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.drills.documented_steps import (
+from ops_pipelines_lab.drills.documented_steps import (
     INSTALL,
     START_GUARD,
     DocumentedStepError,

@@ -18,20 +18,20 @@ import yaml
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.notes import NOT_SENT, KeptNote, NoteState
-from ops_pipelines.drills import lab
-from ops_pipelines.drills.daemon_processes import Daemons
-from ops_pipelines.drills.lab_act import Act
-from ops_pipelines.drills.lab_acts import GpuFallsOff
-from ops_pipelines.drills.lab_alertmanager import AlertmanagerView, SeenSilence, alertmanager_settings, post_webhook
-from ops_pipelines.drills.lab_alerts import OURS, find_silences, find_unsent
-from ops_pipelines.drills.lab_configuration import cluster_settings, prometheus_settings
-from ops_pipelines.drills.lab_drill import choose_acts
-from ops_pipelines.drills.lab_site import ALARM_SERIES, SiteFiles, open_server
-from ops_pipelines.drills.lab_stage import Demand, DrillError, LabView
-from ops_pipelines.drills.lab_surroundings import Surroundings
-from ops_pipelines.drills.stack import StackError
 from ops_pipelines.resources.config.cluster_file import read_cluster
-from ops_pipelines.simulator.scenario import lab_scenario
+from ops_pipelines_lab.drills import lab
+from ops_pipelines_lab.drills.daemon_processes import Daemons
+from ops_pipelines_lab.drills.lab_act import Act
+from ops_pipelines_lab.drills.lab_acts import GpuFallsOff
+from ops_pipelines_lab.drills.lab_alertmanager import AlertmanagerView, SeenSilence, alertmanager_settings, post_webhook
+from ops_pipelines_lab.drills.lab_alerts import OURS, find_silences, find_unsent
+from ops_pipelines_lab.drills.lab_configuration import cluster_settings, prometheus_settings
+from ops_pipelines_lab.drills.lab_drill import choose_acts
+from ops_pipelines_lab.drills.lab_site import ALARM_SERIES, SiteFiles, open_server
+from ops_pipelines_lab.drills.lab_stage import Demand, DrillError, LabView
+from ops_pipelines_lab.drills.lab_surroundings import Surroundings
+from ops_pipelines_lab.drills.stack import StackError
+from ops_pipelines_lab.simulator.scenario import lab_scenario
 from tests.domain.builders import NOW
 from tests.resources.outbox_contract import note
 

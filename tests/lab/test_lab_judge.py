@@ -9,8 +9,15 @@ from ops_pipelines.core.action import Action, OutcomeKind, Verb
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import IncidentId, NodeName, PciAddress
 from ops_pipelines.core.incident import IncidentState, Try
-from ops_pipelines.drills.lab_judge import find_kept_room, find_losses, find_repetitions, reasons_set, requeues, returns
-from ops_pipelines.drills.lab_stage import Demand
+from ops_pipelines_lab.drills.lab_judge import (
+    find_kept_room,
+    find_losses,
+    find_repetitions,
+    reasons_set,
+    requeues,
+    returns,
+)
+from ops_pipelines_lab.drills.lab_stage import Demand
 from tests.domain.builders import NOW, action, attempt, begun, ended, incident
 
 DRAINED_AND_MOVED = """\

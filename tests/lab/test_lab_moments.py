@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.drills.lab_moments import AGED_SECONDS, squeue_program
+from ops_pipelines_lab.drills.lab_moments import AGED_SECONDS, squeue_program
 
 JOB = {"name": "aged-young", "restart_cnt": 0, "start_time": 1_795_238_226, "nodes": "gpu001"}
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, Scenario, cluster_nodes
-from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import TWIN_DIRECTORY
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, Scenario, cluster_nodes
+from ops_pipelines_lab.simulator.twin import Twin
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 60.0

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from ops_pipelines.drills import postgres_server
-from ops_pipelines.drills.postgres_server import PostgresServer, PostgresServerError, find_closed_directory
+from ops_pipelines_lab.drills import postgres_server
+from ops_pipelines_lab.drills.postgres_server import PostgresServer, PostgresServerError, find_closed_directory
 from tests.lab.postgres_server import start_server
 
 

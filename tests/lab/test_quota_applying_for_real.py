@@ -10,14 +10,14 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.identity import JobId, parse_job_id
 from ops_pipelines.core.proposal import GpuType, ProposalId, ProposalState
 from ops_pipelines.core.quota_limits import ALL_TYPES, QuotaChange, Quotas
-from ops_pipelines.drills.daemon_processes import wait_until
-from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.quotas.apply import apply, preview, undo
 from ops_pipelines.quotas.changes import ApplyRefused
 from ops_pipelines.resources.slurm.quotas import SlurmQuotas
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.teams.settings import LimitsOn
+from ops_pipelines_lab.drills.daemon_processes import wait_until
+from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster
 from tests.flow.quota_stage import (
     FIRST_LIMITS,
     ME,

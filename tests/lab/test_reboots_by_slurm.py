@@ -10,10 +10,10 @@ from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind
 from ops_pipelines.core.identity import IncidentId, NodeName
 from ops_pipelines.core.observation import JobState, NodeState, NodeStatus, Workload
 from ops_pipelines.core.sources import SourceRefused
-from ops_pipelines.drills.daemon_processes import wait_until
-from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.remediate.guardrails.facts import drain_owner, drain_reason
 from ops_pipelines.resources.slurm.client import SlurmReboots
+from ops_pipelines_lab.drills.daemon_processes import wait_until
+from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster
 from tests.lab.slurm_server import start_cluster
 from tests.lab.test_slurm_contract import SlurmWorld, state_of
 

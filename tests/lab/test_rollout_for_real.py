@@ -21,21 +21,6 @@ from ops_pipelines.core.observation import JobState, JobStatus
 from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import FINAL, NodeStage, Rollout, RolloutState
-from ops_pipelines.drills import lab, lab_hardware
-from ops_pipelines.drills.daemon_processes import wait_until
-from ops_pipelines.drills.lab_configuration import cluster_settings
-from ops_pipelines.drills.lab_hardware import SERVE, SLURM_DIRECTORY, TWIN_DIRECTORY, socket_of
-from ops_pipelines.drills.lab_node import BAD_KERNEL, FIRST_KERNEL, GOOD_KERNEL, NodeDisk, main
-from ops_pipelines.drills.lab_rollout_jobs import AccountedJob, find_lost_jobs, read_accounting
-from ops_pipelines.drills.lab_rollout_judge import most_out
-from ops_pipelines.drills.lab_versions import (
-    BAD_RELEASE,
-    GOOD_RELEASE,
-    MODEL,
-    versioned_nodes,
-    write_releases,
-)
-from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.snapshot import take_snapshot
 from ops_pipelines.resources.config.cluster_config import RebootBy
@@ -43,10 +28,25 @@ from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.release_file import find_release
 from ops_pipelines.rollouts.cycle import advance_rollouts
 from ops_pipelines.rollouts.orders import go_on, plan_release, start_release
-from ops_pipelines.simulator.adapters import SimulatedTelemetry
-from ops_pipelines.simulator.scenario import lab_scenario
-from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import assemble
+from ops_pipelines_lab.drills import lab, lab_hardware
+from ops_pipelines_lab.drills.daemon_processes import wait_until
+from ops_pipelines_lab.drills.lab_configuration import cluster_settings
+from ops_pipelines_lab.drills.lab_hardware import SERVE, SLURM_DIRECTORY, TWIN_DIRECTORY, socket_of
+from ops_pipelines_lab.drills.lab_node import BAD_KERNEL, FIRST_KERNEL, GOOD_KERNEL, NodeDisk, main
+from ops_pipelines_lab.drills.lab_rollout_jobs import AccountedJob, find_lost_jobs, read_accounting
+from ops_pipelines_lab.drills.lab_rollout_judge import most_out
+from ops_pipelines_lab.drills.lab_versions import (
+    BAD_RELEASE,
+    GOOD_RELEASE,
+    MODEL,
+    versioned_nodes,
+    write_releases,
+)
+from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster
+from ops_pipelines_lab.simulator.adapters import SimulatedTelemetry
+from ops_pipelines_lab.simulator.scenario import lab_scenario
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.lab.slurm_server import start_cluster
 from tests.lab.test_lab_alerts import started
 
@@ -228,7 +228,7 @@ QUICK = RolloutLimits(
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[SlurmCluster]:
-    hook = (sys.executable, "-m", "ops_pipelines.drills.lab_node", "booted", str(tmp_path))
+    hook = (sys.executable, "-m", "ops_pipelines_lab.drills.lab_node", "booted", str(tmp_path))
     with start_cluster(node_count=2, on_reboot=hook) as cluster:
         yield cluster
 

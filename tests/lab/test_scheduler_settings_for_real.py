@@ -7,8 +7,8 @@ import pytest
 
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.scheduler import SchedulerSettings
-from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.resources.slurm.quotas import SlurmSettings
+from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster
 from tests.lab.slurm_server import start_cluster
 from tests.ports.scheduler_settings_contract import SchedulerSettingsContract, SettingsWorld
 

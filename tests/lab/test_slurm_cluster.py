@@ -12,11 +12,13 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.observation import HAS_PROCESSES, JobState, JobStatus, NodeState, NodeStatus
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.drills import slurm_cluster
-from ops_pipelines.drills.daemon_processes import born_at, find_processes, wait_until
-from ops_pipelines.drills.slurm_cluster import SlurmCluster, SlurmClusterError, open_cluster
-from ops_pipelines.drills.slurm_cluster_files import NODE_MARK, SlurmClusterSettings
-from ops_pipelines.drills.writer_watch import (
+from ops_pipelines.resources.commands import run_command
+from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
+from ops_pipelines_lab.drills import slurm_cluster
+from ops_pipelines_lab.drills.daemon_processes import born_at, find_processes, wait_until
+from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster, SlurmClusterError, open_cluster
+from ops_pipelines_lab.drills.slurm_cluster_files import NODE_MARK, SlurmClusterSettings
+from ops_pipelines_lab.drills.writer_watch import (
     WRITE_LOG_SUFFIX,
     TwoWritersError,
     Write,
@@ -24,8 +26,6 @@ from ops_pipelines.drills.writer_watch import (
     find_overlaps,
     read_writes,
 )
-from ops_pipelines.resources.commands import run_command
-from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
 from tests.lab.slurm_server import start_cluster
 
 SOON_SECONDS = 60.0

@@ -12,9 +12,9 @@ from ops_pipelines.core.identity import JobAttempt, JobId, NodeName, parse_job_i
 from ops_pipelines.core.observation import JobState, JobStatus, Workload
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceRefused
-from ops_pipelines.drills.daemon_processes import wait_until
-from ops_pipelines.drills.slurm_cluster import SlurmCluster
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
+from ops_pipelines_lab.drills.daemon_processes import wait_until
+from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster
 from tests.lab.slurm_server import start_cluster
 from tests.ports.scheduler_contract import LONG_ENOUGH, SOON_SECONDS, SchedulerContract, SchedulerWorld
 

@@ -12,12 +12,12 @@ import pytest
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.observation import JobState, JobStatus
-from ops_pipelines.drills.daemon_processes import wait_until
-from ops_pipelines.drills.slurm_cluster import SlurmCluster
-from ops_pipelines.drills.writer_watch import WRITE_LOG_SUFFIX, find_overlaps, read_writes
 from ops_pipelines.resources.slurm.guard.installation import JUDGE, SETTINGS
 from ops_pipelines.resources.slurm.guard.start_guard import MARK, let_pass, read_settings, record_paths, status
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
+from ops_pipelines_lab.drills.daemon_processes import wait_until
+from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster
+from ops_pipelines_lab.drills.writer_watch import WRITE_LOG_SUFFIX, find_overlaps, read_writes
 from tests.lab.slurm_server import start_cluster
 
 pytestmark = pytest.mark.live

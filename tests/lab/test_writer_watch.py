@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.drills.daemon_processes import wait_until
-from ops_pipelines.drills.writer_watch import (
+from ops_pipelines_lab.drills.daemon_processes import wait_until
+from ops_pipelines_lab.drills.writer_watch import (
     WRITE_LOG_SUFFIX,
     TwoWritersError,
     Writer,

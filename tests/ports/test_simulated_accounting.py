@@ -6,8 +6,8 @@ import pytest
 
 from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.sources import Accounting
-from ops_pipelines.simulator.accounting import SimulatedAccounting
-from ops_pipelines.simulator.journal import EntryKind
+from ops_pipelines_lab.simulator.accounting import SimulatedAccounting
+from ops_pipelines_lab.simulator.journal import EntryKind
 from tests.ports.accounting_contract import AccountingContract, AccountingWorld
 from tests.simulator.simulated_world import SimulatedWorld
 

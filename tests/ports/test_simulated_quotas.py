@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.observation import JobState, Workload
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.simulator.adapters import SimulatedScheduler
-from ops_pipelines.simulator.quotas import SimulatedQuotas
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
-from ops_pipelines.simulator.twin import Twin
+from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
+from ops_pipelines_lab.simulator.quotas import SimulatedQuotas
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.ports.quotas_contract import HeldJobsContract, HeldJobsWorld, QuotasContract, QuotasWorld, limit, limits
 from tests.simulator.fake_clock import FakeClock
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS
 from tests.ports.scheduler_contract import SchedulerContract, SchedulerWorld
 from tests.simulator.simulated_world import SimulatedWorld
 

@@ -14,10 +14,10 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.release import Change, Component, Means
 from ops_pipelines.core.rollout import Direction, InstallOrder, InstallReport, InstallState
 from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.resources.config.cluster_config import AnsibleSettings
 from ops_pipelines.resources.fleet import ansible as ansible_installs
 from ops_pipelines.resources.fleet.ansible import AnsibleInstalls, plain_environment
+from ops_pipelines_lab.drills.daemon_processes import wait_until
 from tests.resources.install_orders import KEY, NODE, OTHER_KEY, OTHER_NODE, change, image, order
 
 

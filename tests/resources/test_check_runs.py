@@ -15,7 +15,6 @@ import pytest
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.identity import ActionKey
 from ops_pipelines.core.node_tests import NodeCheck, TestResult
-from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.resources.commands import ToolEnd, run_pair, run_tool, tool_environment
 from ops_pipelines.resources.fleet.documents import check_from_json, check_to_json
 from ops_pipelines.resources.node.checks import (
@@ -27,6 +26,7 @@ from ops_pipelines.resources.node.checks import (
     exit_code_of,
     run_check,
 )
+from ops_pipelines_lab.drills.daemon_processes import wait_until
 from tests.resources.node_bench import NODE, NOW, StoppedClock, Tools, nvml_reading, says
 
 KEY, OTHER = ActionKey("0123456789abcdef" * 2), ActionKey("f" * 32)

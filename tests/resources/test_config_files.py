@@ -26,7 +26,6 @@ from ops_pipelines.core.policy import (
     RolloutLimits,
     WeeklyWindow,
 )
-from ops_pipelines.drills.lab import POLICY as LAB_POLICY
 from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.observe.detectors.node import DRIVER
 from ops_pipelines.remediate.guardrails.fencing_room import find_gaps
@@ -49,6 +48,7 @@ from ops_pipelines.resources.config.policy_file import find_cautions, read_polic
 from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.fleet.command_fleet import CommandFleet
 from ops_pipelines.wiring import assemble_observatory
+from ops_pipelines_lab.drills.lab import POLICY as LAB_POLICY
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = Topology(

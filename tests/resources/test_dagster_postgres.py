@@ -10,7 +10,7 @@ import pytest
 from dagster._core.instance.ref import InstanceRef
 from sqlalchemy import create_engine, make_url, text
 
-from ops_pipelines.drills.postgres_server import PostgresServer
+from ops_pipelines_lab.drills.postgres_server import PostgresServer
 from tests.lab.postgres_server import start_server
 
 pytestmark = pytest.mark.live

@@ -19,12 +19,12 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import InstallReport, InstallState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.resources.fleet.command_fleet import CommandFleet
 from ops_pipelines.resources.fleet.documents import PlainOrder, order_to_dict, order_to_word, report_to_json
 from ops_pipelines.resources.fleet.installs import plain_order
 from ops_pipelines.resources.node import installs as install_steps
 from ops_pipelines.resources.node.installs import AnotherInstallRuns, GpusBusy, InstallRuns, StepResult, carry_out
+from ops_pipelines_lab.drills.daemon_processes import wait_until
 from tests.resources.install_orders import IMAGE, KEY, NODE, OTHER_KEY, OTHER_NODE, SHA256, change, image, order
 
 PYTHON = (sys.executable, "-I", "-S", "-c")

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.drills.daemon_processes import wait_until
 from ops_pipelines.resources.live_process import LiveProcess
 from ops_pipelines.resources.node.nvml import read_nvml
+from ops_pipelines_lab.drills.daemon_processes import wait_until
 from tests.resources.node_bench import Tools
 
 

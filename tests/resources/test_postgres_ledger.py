@@ -17,7 +17,6 @@ from sqlalchemy.exc import ProgrammingError
 from ops_pipelines.core.action import ActionRecord
 from ops_pipelines.core.entries import AlreadyBegun, Begun, LedgerError, LedgerState
 from ops_pipelines.core.proof import ActProof
-from ops_pipelines.drills.postgres_server import PostgresServer
 from ops_pipelines.resources.backup import BackupError, make_backup
 from ops_pipelines.resources.config.cluster_config import ClusterConfig, LedgerConfig
 from ops_pipelines.resources.config.cluster_file import read_cluster
@@ -26,6 +25,7 @@ from ops_pipelines.resources.ledger.database import LedgerDatabase
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.ledger.tables import documents, metadata
 from ops_pipelines.resources.restoring import restore_ledger
+from ops_pipelines_lab.drills.postgres_server import PostgresServer
 from tests.lab.postgres_server import CommitBreaker, start_server
 from tests.ports.ledger_samples import NO_LIMIT, NOW, SECOND, begin, drain, fill, observation, outcome, record, take_in
 from tests.resources.ledger_audit_contract import change

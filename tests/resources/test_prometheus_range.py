@@ -431,7 +431,7 @@ def test_what_will_not_pass_is_told_at_once_without_the_secret(
 
 
 def test_server_that_is_not_there_is_unavailable_after_its_attempts(clock: PatientClock) -> None:
-    from ops_pipelines.drills.stack import free_port
+    from ops_pipelines_lab.drills.stack import free_port
 
     store = Store(url=f"http://127.0.0.1:{free_port()}")
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ops_pipelines.core.action import Verb
-from ops_pipelines.simulator.adapters import SimulatedScheduler
-from ops_pipelines.simulator.journal import EntryKind
+from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
+from ops_pipelines_lab.simulator.journal import EntryKind
 from tests.safety.lies import SchedulerLie
 from tests.safety.stage import Stage, name_of
 

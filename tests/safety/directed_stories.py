@@ -10,7 +10,7 @@ from datetime import timedelta
 from enum import Enum
 
 from ops_pipelines.core.policy import ActionClass, BlastCaps, Consent, DrainBudget, LadderLimits, MassEvent, Mode
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.safety.deeds import Deed
 from tests.safety.hostile_plans import WIDE
 from tests.safety.lies import SchedulerLie, TelemetryLie

@@ -26,10 +26,10 @@ from ops_pipelines.core.policy import (
 from ops_pipelines.remediate.acts.facts import TTL, Lease
 from ops_pipelines.remediate.acts.perform import perform
 from ops_pipelines.remediate.guardrails.facts import drain_reason
-from ops_pipelines.simulator.adapters import SimulatedScheduler
-from ops_pipelines.simulator.hardware import slot_address
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from ops_pipelines.simulator.scenario import JobSpec
+from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
+from ops_pipelines_lab.simulator.hardware import slot_address
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.ports.proved_plans import order_of, plan_named
 from tests.safety.border import PROBLEMS
 from tests.safety.lies import SchedulerLie, TelemetryLie

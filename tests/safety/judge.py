@@ -13,9 +13,9 @@ from ops_pipelines.core.entries import LedgerState
 from ops_pipelines.core.identity import JobAttempt, NodeName
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.release import Component
-from ops_pipelines.simulator import ground_truth
-from ops_pipelines.simulator.adapters import SimulatedScheduler
-from ops_pipelines.simulator.twin import Twin
+from ops_pipelines_lab.simulator import ground_truth
+from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.safety.border import Command, Told
 from tests.safety.rules import RULES
 from tests.safety.scene import Orders, Scene

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 from ops_pipelines.core.fault import Component, ComponentKind
 from ops_pipelines.core.observation import DETECTOR_SOURCE, Observation, Signal
-from ops_pipelines.simulator.adapters import SimulatedLogs, SimulatedScheduler
-from ops_pipelines.simulator.commands import ImpossibleFaultError
-from ops_pipelines.simulator.course import Course, Cure
-from ops_pipelines.simulator.defects import HAVE_COURSES
-from ops_pipelines.simulator.hardware import slot_address
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.adapters import SimulatedLogs, SimulatedScheduler
+from ops_pipelines_lab.simulator.commands import ImpossibleFaultError
+from ops_pipelines_lab.simulator.course import Course, Cure
+from ops_pipelines_lab.simulator.defects import HAVE_COURSES
+from ops_pipelines_lab.simulator.hardware import slot_address
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.safety.border import PROBLEMS
 from tests.safety.lies import CheckLie, Rumour, SchedulerLie, TelemetryLie
 from tests.safety.move_kinds import Move, MoveKind

@@ -17,8 +17,8 @@ from ops_pipelines.core.policy import LadderLimits
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.people import orders
 from ops_pipelines.remediate.by_hand import ByHandRefused, drain_by_hand, mark_repaired, return_by_hand
-from ops_pipelines.simulator.adapters import SimulatedScheduler
-from ops_pipelines.simulator.journal import EntryKind
+from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
+from ops_pipelines_lab.simulator.journal import EntryKind
 from tests.safety.border import Crash
 from tests.safety.move_kinds import Move, MoveKind
 from tests.safety.scene import PERSON

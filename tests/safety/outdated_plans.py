@@ -7,7 +7,7 @@ right when the plan was made would be unsafe now. The other guardrails have thei
 from collections.abc import Mapping
 
 from ops_pipelines.core.policy import ActionClass, Consent, LadderLimits
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.safety.deeds import give_up, hide_jobs_while_fencing, release_training, requeue_training, undeclare
 from tests.safety.directed_stories import (
     MEND_CALLS,

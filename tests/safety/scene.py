@@ -17,7 +17,7 @@ from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import Policy
 from ops_pipelines.core.proof import Proof
 from ops_pipelines.core.release import Component
-from ops_pipelines.simulator.ground_truth import JobProgress, NodeTruth
+from ops_pipelines_lab.simulator.ground_truth import JobProgress, NodeTruth
 from tests.safety.border import Command, Told
 
 KNOWLEDGE_LASTS = timedelta(seconds=30)

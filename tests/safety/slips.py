@@ -29,7 +29,7 @@ from ops_pipelines.remediate.plans.overdue import settle_left_behind
 from ops_pipelines.remediate.plans.plan_end import escalate
 from ops_pipelines.remediate.repair_steps import Situation
 from ops_pipelines.remediate.verification import Recovery, Verdict, judge_recovery
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.safety.directed_stories import (
     MEND_CALLS,
     PASS,

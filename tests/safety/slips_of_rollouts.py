@@ -19,7 +19,7 @@ from ops_pipelines.rollouts.engine import Act, Step, Wait, next_move
 from ops_pipelines.rollouts.engine import Move as NextMove
 from ops_pipelines.rollouts.fleet import FleetNode
 from ops_pipelines.rollouts.planning.candidates import Places, pick
-from ops_pipelines.simulator.versions import ReleaseFault, ReleaseTrouble
+from ops_pipelines_lab.simulator.versions import ReleaseFault, ReleaseTrouble
 from tests.safety.directed_stories import PASS, story_of, wait
 from tests.safety.hostile_plans import WIDE
 from tests.safety.moves import Move, MoveKind

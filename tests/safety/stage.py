@@ -54,11 +54,11 @@ from ops_pipelines.remediate.plans.reflex import react, see_to_marks
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.state_files import PauseFile
 from ops_pipelines.rollouts.cycle import advance_rollouts
-from ops_pipelines.simulator import ground_truth
-from ops_pipelines.simulator.adapters import SimulatedScheduler
-from ops_pipelines.simulator.jobs import SplitBrain
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec
-from ops_pipelines.simulator.versions import ReleaseFault
+from ops_pipelines_lab.simulator import ground_truth
+from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
+from ops_pipelines_lab.simulator.jobs import SplitBrain
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, JobSpec
+from ops_pipelines_lab.simulator.versions import ReleaseFault
 from tests.safety.border import Border, Command, Crash, Mischief, Told
 from tests.safety.judge import Judge
 from tests.safety.quick_database import QuickDatabase

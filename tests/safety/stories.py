@@ -22,8 +22,8 @@ from ops_pipelines.core.policy import (
     Mode,
     RecoveryLimits,
 )
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.versions import ReleaseTrouble
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.versions import ReleaseTrouble
 from tests.safety.deeds import Deed
 from tests.safety.move_kinds import CLASSES_OF_ACTS, DRAWN_APART
 from tests.safety.moves import Move, MoveKind, make

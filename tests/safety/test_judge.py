@@ -12,8 +12,8 @@ from ops_pipelines.core.identity import IncidentId, JobId, PlanId, is_rollout
 from ops_pipelines.core.policy import BlastCaps, MassEvent, Mode
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.remediate.guardrails.facts import drain_reason
-from ops_pipelines.simulator import ground_truth
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator import ground_truth
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.ports.proved_plans import allow, as_step
 from tests.safety.directed_stories import PASS, break_by, lose_gpu, wait
 from tests.safety.hostile_plans import WEDGE, WIDE, attempt_to_send, on_job, on_node

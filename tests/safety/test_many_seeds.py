@@ -9,8 +9,8 @@ import pytest
 from ops_pipelines.core.action import MESSAGES, Verb
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.policy import LadderLimits, Mode
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.scenario import JobSpec
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.safety.directed_stories import PASS, break_by, wait
 from tests.safety.hostile_plans import WIDE
 from tests.safety.many_seeds import Tally, count, lines_of, play_all

@@ -15,7 +15,7 @@ from ops_pipelines.core.policy import (
     LadderLimits,
     MassEvent,
 )
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.safety.deeds import Deed, undeclare
 from tests.safety.directed_stories import PASS, break_by, change, lose_gpu, lower, number_of, wait, waiting_plan
 from tests.safety.hostile_plans import WIDE

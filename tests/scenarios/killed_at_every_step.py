@@ -22,9 +22,9 @@ from ops_pipelines.core.identity import cause_of
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.notes import Message
 from ops_pipelines.core.policy import Policy
-from ops_pipelines.simulator import ground_truth
-from ops_pipelines.simulator.journal import EntryKind
-from ops_pipelines.simulator.scenario import JobSpec
+from ops_pipelines_lab.simulator import ground_truth
+from ops_pipelines_lab.simulator.journal import EntryKind
+from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.scenarios.small_autopilot import COMMANDS, POLICY, MessagesInMemory, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
 

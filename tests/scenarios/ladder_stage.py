@@ -13,10 +13,10 @@ from ops_pipelines.core.identity import NodeName, PlanId
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.sources import LogBatch, LogLine
-from ops_pipelines.simulator import kernel_lines
-from ops_pipelines.simulator.hardware import slot_address
-from ops_pipelines.simulator.journal import EntryKind
-from ops_pipelines.simulator.scenario import JobSpec
+from ops_pipelines_lab.simulator import kernel_lines
+from ops_pipelines_lab.simulator.hardware import slot_address
+from ops_pipelines_lab.simulator.journal import EntryKind
+from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
 

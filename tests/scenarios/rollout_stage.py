@@ -39,7 +39,7 @@ from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind
 from ops_pipelines.rollouts.gate_sources import judge_of
 from ops_pipelines.rollouts.orders import plan_release, start_release
 from ops_pipelines.rollouts.rollout_pass import Judge
-from ops_pipelines.simulator.versions import ReleaseFault, ReleaseTrouble
+from ops_pipelines_lab.simulator.versions import ReleaseFault, ReleaseTrouble
 from tests.safety.quick_database import QuickDatabase
 from tests.safety.quick_ledger import Memory, QuickLedger, StoryLedger, empty_ledger
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

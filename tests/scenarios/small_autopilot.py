@@ -26,11 +26,11 @@ from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.state_files import PauseFile
-from ops_pipelines.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
-from ops_pipelines.simulator.journal import NOT_COMMANDS, Entry, EntryKind
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, SimulatedDurations, cluster_nodes
-from ops_pipelines.simulator.twin import Twin
-from ops_pipelines.simulator.versions import ReleaseFault
+from ops_pipelines_lab.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
+from ops_pipelines_lab.simulator.journal import NOT_COMMANDS, Entry, EntryKind
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, SimulatedDurations, cluster_nodes
+from ops_pipelines_lab.simulator.twin import Twin
+from ops_pipelines_lab.simulator.versions import ReleaseFault
 from tests.simulator.fake_clock import BEGINNING, FakeClock
 
 POLICY = Policy(

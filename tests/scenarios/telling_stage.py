@@ -8,7 +8,7 @@ from ops_pipelines.core.notes import Audience, Message, TellRules
 from ops_pipelines.core.policy import Policy
 from ops_pipelines.people.compose import tell
 from ops_pipelines.people.delivery import Delivered, deliver
-from ops_pipelines.simulator.scenario import JobSpec
+from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 
 BY_DAY = TellRules(quiet_from=None)

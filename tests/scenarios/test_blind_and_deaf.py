@@ -12,8 +12,8 @@ from ops_pipelines.core.notes import Message
 from ops_pipelines.core.observation import JobState, JobStatus, NodeStatus
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import Sample, SourceError, SourceNonsense, SourceUnavailable
-from ops_pipelines.simulator import ground_truth
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator import ground_truth
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import MessagesInMemory, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
 

@@ -13,10 +13,10 @@ from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.rollout import Booking, NodeStage, RolloutState
 from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.rollouts import orders
-from ops_pipelines.simulator.adapters import SimulatedScheduler
-from ops_pipelines.simulator.journal import EntryKind
-from ops_pipelines.simulator.reservations import Booking as HeldBooking
-from ops_pipelines.simulator.scenario import JobSpec
+from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
+from ops_pipelines_lab.simulator.journal import EntryKind
+from ops_pipelines_lab.simulator.reservations import Booking as HeldBooking
+from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.scenarios.rollout_stage import LIMITS, PERSON, ROLLOUT_POLICY, RolloutStage
 from tests.simulator.small_cluster import TRAINING
 

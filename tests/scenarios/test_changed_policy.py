@@ -15,7 +15,7 @@ from ops_pipelines.remediate.due import due_remediation
 from ops_pipelines.remediate.plans.configuration import read_vital_signs, rules_changed_at, see_to_configuration
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.scenarios.telling_stage import TellingAutopilot
 

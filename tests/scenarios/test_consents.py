@@ -16,8 +16,8 @@ from ops_pipelines.people.orders import link_for, read_link
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.resources.web_access import KeyFileSeal
-from ops_pipelines.simulator import ground_truth
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator import ground_truth
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
 

@@ -26,9 +26,9 @@ from ops_pipelines.core.sources import Sample, SourceRefused, SourceUnavailable
 from ops_pipelines.observe.intake import take_in_conditions
 from ops_pipelines.people import orders
 from ops_pipelines.remediate.plans.overdue import page_if_blind
-from ops_pipelines.simulator.commands import ImpossibleFaultError
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from ops_pipelines.simulator.scenario import JobSpec
+from ops_pipelines_lab.simulator.commands import ImpossibleFaultError
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.scenarios.small_autopilot import POLICY, MessagesInMemory, SmallAutopilot
 from tests.simulator.small_cluster import SESSION, TRAINING
 

@@ -15,27 +15,27 @@ from typer.testing import CliRunner
 from ops_pipelines.cli import app
 from ops_pipelines.core.notes import BATCH_PREFIX, Audience
 from ops_pipelines.core.policy import ActionClass, Consent
-from ops_pipelines.drills.browser import Shown
-from ops_pipelines.drills.demo_consent import PERSON, consent_part
-from ops_pipelines.drills.demo_endless import break_something
-from ops_pipelines.drills.demo_evidence import Evidence, Injected, Part, leave_alone
-from ops_pipelines.drills.demo_ladder import HANDS, STUBBORN, TIMING
-from ops_pipelines.drills.demo_pages import proposed_policy
-from ops_pipelines.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE
-from ops_pipelines.drills.demo_setup import ANSWERS_FILE, PROPOSED_FILE, clear, write_configuration
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.policy_file import read_policy
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from ops_pipelines.simulator.scenario import (
+from ops_pipelines.terminal.approval import SentForm, show_plan, take_yes
+from ops_pipelines.wiring import TWIN_DIRECTORY, assemble
+from ops_pipelines_lab.drills.browser import Shown
+from ops_pipelines_lab.drills.demo_consent import PERSON, consent_part
+from ops_pipelines_lab.drills.demo_endless import break_something
+from ops_pipelines_lab.drills.demo_evidence import Evidence, Injected, Part, leave_alone
+from ops_pipelines_lab.drills.demo_ladder import HANDS, STUBBORN, TIMING
+from ops_pipelines_lab.drills.demo_pages import proposed_policy
+from ops_pipelines_lab.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE
+from ops_pipelines_lab.drills.demo_setup import ANSWERS_FILE, PROPOSED_FILE, clear, write_configuration
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.scenario import (
     SWEEP_FIRST_SAVE_SECONDS,
     SWEEP_INTERVAL_SECONDS,
     cluster_nodes,
     demo_scenario,
 )
-from ops_pipelines.simulator.twin import Twin
-from ops_pipelines.terminal.approval import SentForm, show_plan, take_yes
-from ops_pipelines.wiring import TWIN_DIRECTORY, assemble
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.fake_clock import FakeClock
 

@@ -11,10 +11,14 @@ from typer.testing import CliRunner
 from ops_pipelines.cli import app
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.proposal import ProposalState
-from ops_pipelines.drills.browser import Shown
-from ops_pipelines.drills.demand_past import pretend_past
-from ops_pipelines.drills.demo_evidence import Evidence
-from ops_pipelines.drills.demo_quotas import (
+from ops_pipelines.quotas.daily_work import Outcome, carry_out_proposal, make_proposal, prove_day
+from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.resources.config.cluster_file import read_cluster
+from ops_pipelines.wiring import TWIN_DIRECTORY, assemble, assemble_observatory, assemble_teams_desk
+from ops_pipelines_lab.drills.browser import Shown
+from ops_pipelines_lab.drills.demand_past import pretend_past
+from ops_pipelines_lab.drills.demo_evidence import Evidence
+from ops_pipelines_lab.drills.demo_quotas import (
     LIMITS,
     PAST,
     QUOTAS,
@@ -24,17 +28,13 @@ from ops_pipelines.drills.demo_quotas import (
     quota_commands,
     with_limits,
 )
-from ops_pipelines.drills.demo_rollout import with_racks
-from ops_pipelines.drills.demo_setup import QUOTA_ANSWER_FILE, write_configuration
-from ops_pipelines.quotas.daily_work import Outcome, carry_out_proposal, make_proposal, prove_day
-from ops_pipelines.remediate.acts.facts import Lease
-from ops_pipelines.resources.config.cluster_file import read_cluster
-from ops_pipelines.simulator.ground_truth import read_progress
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.quotas import SimulatedQuotas
-from ops_pipelines.simulator.scenario import demo_scenario
-from ops_pipelines.simulator.twin import Twin
-from ops_pipelines.wiring import TWIN_DIRECTORY, assemble, assemble_observatory, assemble_teams_desk
+from ops_pipelines_lab.drills.demo_rollout import with_racks
+from ops_pipelines_lab.drills.demo_setup import QUOTA_ANSWER_FILE, write_configuration
+from ops_pipelines_lab.simulator.ground_truth import read_progress
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.quotas import SimulatedQuotas
+from ops_pipelines_lab.simulator.scenario import demo_scenario
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.simulator.fake_clock import BEGINNING, FakeClock
 
 PAGES_URL = "http://127.0.0.1:9750"

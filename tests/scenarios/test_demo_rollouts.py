@@ -10,17 +10,17 @@ import pytest
 from ops_pipelines.core.action import ActionRecord, Outcome, OutcomeKind, Verb
 from ops_pipelines.core.identity import IncidentId, NodeName
 from ops_pipelines.core.notes import Audience
-from ops_pipelines.drills.demo_evidence import Part, leave_alone
-from ops_pipelines.drills.demo_releases import BAD, BAD_RACK, GOOD, GOOD_RACK, with_rack_lines
-from ops_pipelines.drills.demo_rollout import BAD_PART, GOOD_PART, most_at_once, rollout_commands, with_racks
-from ops_pipelines.drills.demo_setup import write_configuration
-from ops_pipelines.drills.stack import StackError
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.rollouts.cycle import advance_rollouts
-from ops_pipelines.simulator.scenario import cluster_nodes, demo_scenario
-from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble
+from ops_pipelines_lab.drills.demo_evidence import Part, leave_alone
+from ops_pipelines_lab.drills.demo_releases import BAD, BAD_RACK, GOOD, GOOD_RACK, with_rack_lines
+from ops_pipelines_lab.drills.demo_rollout import BAD_PART, GOOD_PART, most_at_once, rollout_commands, with_racks
+from ops_pipelines_lab.drills.demo_setup import write_configuration
+from ops_pipelines_lab.drills.stack import StackError
+from ops_pipelines_lab.simulator.scenario import cluster_nodes, demo_scenario
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.ports.ledger_samples import NOW, drain
 from tests.scenarios.test_demo_parts import PAGES_URL, DemoAutopilot
 from tests.simulator.fake_clock import FakeClock

@@ -17,7 +17,7 @@ from ops_pipelines.observe.intake import take_in_logs
 from ops_pipelines.remediate import act_proof, plan_proof
 from ops_pipelines.remediate.plans import gate
 from ops_pipelines.remediate.plans.reflex import react
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
 

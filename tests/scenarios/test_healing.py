@@ -12,8 +12,8 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.observation import JobState, NodeInspection
-from ops_pipelines.simulator import ground_truth
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator import ground_truth
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import SESSION, TRAINING
 

@@ -16,8 +16,8 @@ from ops_pipelines.core.node_tests import LOAD_TESTS, NodeCheck, TestResult, Tes
 from ops_pipelines.core.notes import Severity
 from ops_pipelines.core.observation import DETECTOR_SOURCE, JobState, Observation, Signal
 from ops_pipelines.core.policy import MassEvent
-from ops_pipelines.simulator.adapters import SimulatedFleet
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.adapters import SimulatedFleet
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.ladder_stage import SMALL_TRAINING, WATCHFUL, Stage, node_of, tried
 
 QUICK_TO_SPREAD = replace(WATCHFUL, mass_event=MassEvent(min_node_count=6, window=timedelta(seconds=10)))

@@ -17,9 +17,9 @@ from ops_pipelines.core.policy import FreezeWindow, Mode
 from ops_pipelines.people import orders
 from ops_pipelines.remediate import by_hand as repairs
 from ops_pipelines.remediate.by_hand import return_by_hand
-from ops_pipelines.simulator import ground_truth
-from ops_pipelines.simulator.course import Course, Cure
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator import ground_truth
+from ops_pipelines_lab.simulator.course import Course, Cure
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.ladder_stage import HASTY, SMALL_TRAINING, WATCHFUL, Stage, tried
 from tests.simulator.fake_clock import BEGINNING
 

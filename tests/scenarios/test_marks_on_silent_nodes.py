@@ -23,9 +23,9 @@ from ops_pipelines.remediate.acts.facts import read_facts
 from ops_pipelines.remediate.plans.overdue import settle_left_behind
 from ops_pipelines.remediate.plans.reflex import react, see_to_marks
 from ops_pipelines.remediate.timeliness import read_lateness
-from ops_pipelines.simulator.ground_truth import read_split_brains
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS
+from ops_pipelines_lab.simulator.ground_truth import read_split_brains
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
 

@@ -15,7 +15,7 @@ from ops_pipelines.core.policy import ActionClass, BlastCaps, Consent, DrainBudg
 from ops_pipelines.core.record import ApprovalLinks
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.people import orders
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.scenarios.small_autopilot import POLICY
 from tests.scenarios.telling_stage import TellingAutopilot
 from tests.simulator.small_cluster import TRAINING

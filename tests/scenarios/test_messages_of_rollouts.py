@@ -15,7 +15,7 @@ from ops_pipelines.people.compose import tell
 from ops_pipelines.people.delivery import deliver
 from ops_pipelines.people.silences import keep_silences
 from ops_pipelines.rollouts import orders
-from ops_pipelines.simulator.versions import ReleaseTrouble
+from ops_pipelines_lab.simulator.versions import ReleaseTrouble
 from tests.flow.fake_silencer import FakeSilencer
 from tests.scenarios.rollout_stage import (
     KERNEL,

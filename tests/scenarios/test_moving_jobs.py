@@ -16,9 +16,9 @@ from ops_pipelines.core.policy import RecoveryLimits
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.remediate.plans.moments import due_moment
-from ops_pipelines.simulator import ground_truth
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from ops_pipelines.simulator.scenario import Bug, JobSpec, with_checkpoint_age
+from ops_pipelines_lab.simulator import ground_truth
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.scenario import Bug, JobSpec, with_checkpoint_age
 from tests.scenarios.ladder_stage import HASTY, SMALL_TRAINING, WATCHFUL, Stage, node_of
 from tests.simulator.small_cluster import SESSION
 

@@ -34,8 +34,8 @@ from ops_pipelines.remediate.plans.reflex import react
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.replay.make import make_day, make_quiet_day
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.replay.make import make_day, make_quiet_day
 from tests.flow.fake_store import FakeLogs, FakeStore, observatory_on, topology_of
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.fake_clock import BEGINNING

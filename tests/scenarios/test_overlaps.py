@@ -20,10 +20,10 @@ from ops_pipelines.remediate.plans.overlaps import see_to_overlaps
 from ops_pipelines.review.incident_report import report_on
 from ops_pipelines.review.story.timeline import EventKind
 from ops_pipelines.review.week.incidents import overlaps_in
-from ops_pipelines.simulator import ground_truth
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS
 from ops_pipelines.terminal.explain import explain, print_explanation
+from ops_pipelines_lab.simulator import ground_truth
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
 

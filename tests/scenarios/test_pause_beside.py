@@ -13,7 +13,7 @@ from ops_pipelines.observe.intake import take_in_conditions, take_in_logs
 from ops_pipelines.people import orders
 from ops_pipelines.remediate.plans.reflex import react
 from ops_pipelines.resources.state_files import PauseFile
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import SmallAutopilot
 
 

@@ -18,10 +18,10 @@ from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.sources import LogBatch, LogLine
 from ops_pipelines.people import orders
 from ops_pipelines.remediate.acts.facts import Lease
-from ops_pipelines.simulator import ground_truth
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
 from ops_pipelines.terminal.outlook import read_incidents
 from ops_pipelines.terminal.tables import print_incidents
+from ops_pipelines_lab.simulator import ground_truth
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
 

@@ -14,8 +14,8 @@ import pytest
 
 from ops_pipelines.core.entries import LedgerError
 from ops_pipelines.core.incident import IncidentState
-from ops_pipelines.drills.postgres_server import PostgresServer
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines_lab.drills.postgres_server import PostgresServer
+from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.lab.postgres_server import CommitBreaker, start_server
 from tests.scenarios.killed_at_every_step import QUICK, end_of
 from tests.scenarios.small_autopilot import SmallAutopilot

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import TWIN_DIRECTORY
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.twin import Twin
 
 ROOT = Path(__file__).parents[2]
 _RUN = """

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.action import DRAIN_MARK
-from ops_pipelines.simulator import ground_truth
-from ops_pipelines.simulator.commands import ImpossibleFaultError
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator import ground_truth
+from ops_pipelines_lab.simulator.commands import ImpossibleFaultError
+from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import SESSION, TRAINING
 

@@ -15,7 +15,7 @@ from ops_pipelines.people.orders import link_for, read_link
 from ops_pipelines.resources.web_access import KeyFileSeal
 from ops_pipelines.review.replay.replay import replay
 from ops_pipelines.review.replay.result import Difference, Replay
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.scenarios.ladder_stage import Stage
 from tests.scenarios.small_autopilot import POLICY
 from tests.scenarios.test_isolation import QUICK_TO_SPREAD, link_down, shown

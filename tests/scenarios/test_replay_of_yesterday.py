@@ -29,8 +29,8 @@ from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
 from ops_pipelines.review.replay.replay import replay
 from ops_pipelines.review.replay.result import Difference, History, Replay
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.scenario import JobSpec
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.fake_clock import BEGINNING
 

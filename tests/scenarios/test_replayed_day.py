@@ -6,8 +6,8 @@ from bench.diagnosis import Score, claims_of, judge, rescaled_precision, upper_9
 from bench.diagnosis_peers import PEERS
 from bench.replayed_days import retrace_day
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.simulator.replay.day import Day, FaultClass
-from ops_pipelines.simulator.replay.make import make_day, make_quiet_day
+from ops_pipelines_lab.simulator.replay.day import Day, FaultClass
+from ops_pipelines_lab.simulator.replay.make import make_day, make_quiet_day
 
 SEED = 900
 """One of those that were looked at; what is claimed in the docs is measured on others."""

@@ -19,8 +19,8 @@ from ops_pipelines.core.rollout import NodeStage
 from ops_pipelines.people.orders import pause, resume_autopilot
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.rollouts import orders
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.versions import ReleaseTrouble
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.versions import ReleaseTrouble
 from tests.scenarios.rollout_stage import (
     KERNEL,
     LIMITS,

@@ -11,7 +11,7 @@ from ops_pipelines.core.release import Activation, Component, Reversibility
 from ops_pipelines.core.rollout import IN_HAND, NodeStage, RolloutState
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.rollouts import orders
-from ops_pipelines.simulator.versions import ReleaseTrouble
+from ops_pipelines_lab.simulator.versions import ReleaseTrouble
 from tests.scenarios.rollout_stage import (
     FIRST,
     NEW_KERNEL,

@@ -9,8 +9,8 @@ import pytest
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.release import Activation, Component
 from ops_pipelines.core.rollout import NodeStage, RolloutState
-from ops_pipelines.simulator.journal import EntryKind
-from ops_pipelines.simulator.versions import ReleaseTrouble
+from ops_pipelines_lab.simulator.journal import EntryKind
+from ops_pipelines_lab.simulator.versions import ReleaseTrouble
 from tests.scenarios.rollout_stage import (
     LIMITS,
     NEW_KERNEL,

@@ -16,8 +16,8 @@ from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import IN_HAND, NodeStage, RolloutState
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.rollouts import orders
-from ops_pipelines.simulator.adapters import SimulatedScheduler
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.rollout_stage import (
     FIRST,
     LIMITS,

@@ -16,8 +16,8 @@ import pytest
 from ops_pipelines.core.rollout import RolloutState
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.rollouts.cycle import CycleReport, advance_rollouts
-from ops_pipelines.simulator.journal import EntryKind
-from ops_pipelines.simulator.versions import ReleaseTrouble
+from ops_pipelines_lab.simulator.journal import EntryKind
+from ops_pipelines_lab.simulator.versions import ReleaseTrouble
 from tests.scenarios.killed_at_every_step import READS_OF_LEDGER, Watched, end_of
 from tests.scenarios.rollout_stage import LIMITS, ROLLOUT_POLICY, RolloutStage, bad_kernel, quick_judge_of
 from tests.scenarios.small_autopilot import COMMANDS

@@ -14,11 +14,11 @@ from pathlib import Path
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.cluster import HOUR, hour_of
 from ops_pipelines.core.observation import Workload
-from ops_pipelines.drills.dagster_api import DagsterApi
-from ops_pipelines.drills.stack import DagsterStack, free_ports
-from ops_pipelines.simulator.scenario import JobSpec, Scenario, cluster_nodes
-from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import TWIN_DIRECTORY
+from ops_pipelines_lab.drills.dagster_api import DagsterApi
+from ops_pipelines_lab.drills.stack import DagsterStack, free_ports
+from ops_pipelines_lab.simulator.scenario import JobSpec, Scenario, cluster_nodes
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.lab.metrics_servers import Row
 
 HOUR_COUNT = 6

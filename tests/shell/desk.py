@@ -21,11 +21,11 @@ from ops_pipelines.remediate.plans.carry_out import carry_out
 from ops_pipelines.remediate.plans.gate import prove_and_record
 from ops_pipelines.remediate.snapshot import take_snapshot
 from ops_pipelines.resources.config.cluster_file import read_cluster
-from ops_pipelines.simulator.adapters import SimulatedScheduler
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
-from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble
+from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.simulator.fake_clock import FakeClock
 
 CLUSTER_YAML = """

@@ -11,7 +11,7 @@ from ops_pipelines.core.observation import JobStatus, NodeStatus
 from ops_pipelines.core.policy import ActionClass
 from ops_pipelines.core.scheduler import SchedulerLimits
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.simulator.adapters import SimulatedScheduler
+from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
 from tests.shell.desk import CLUSTER_YAML, Desk
 
 LIMITS = SchedulerLimits(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from ops_pipelines.drills.dagster_api import DagsterApi, DagsterApiError
+from ops_pipelines_lab.drills.dagster_api import DagsterApi, DagsterApiError
 
 
 class BusyApi(DagsterApi):

@@ -12,13 +12,13 @@ from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.definitions import defs as load_definitions
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.simulator.accounting import SimulatedAccounting
-from ops_pipelines.simulator.adapters import SimulatedScheduler
-from ops_pipelines.simulator.journal import EntryKind
-from ops_pipelines.simulator.layers import SimulatedMetrics
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
-from ops_pipelines.simulator.twin import Twin
 from ops_pipelines.teams.contracts import Agreements, Contract
+from ops_pipelines_lab.simulator.accounting import SimulatedAccounting
+from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
+from ops_pipelines_lab.simulator.journal import EntryKind
+from ops_pipelines_lab.simulator.layers import SimulatedMetrics
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.flow.fake_store import observatory_on, topology_of
 from tests.ports.lake_samples import cells
 from tests.shell.lake_runs import Run, fill, lake_definitions

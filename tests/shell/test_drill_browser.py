@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from ops_pipelines.drills.browser import open_page
-from ops_pipelines.drills.stack import port_beside
+from ops_pipelines_lab.drills.browser import open_page
+from ops_pipelines_lab.drills.stack import port_beside
 
 
 class _Answering(BaseHTTPRequestHandler):

@@ -9,9 +9,9 @@ from dagster._config import process_config
 from dagster._core.instance.ref import InstanceRef
 from dagster_postgres.utils import pg_config, pg_url_from_config
 
-from ops_pipelines.drills.stack import DATABASE_PREFIX
 from ops_pipelines.resources.dagster_postgres import KeptPostgresStorage
 from ops_pipelines.resources.dagster_sqlite import KeptRunStorage
+from ops_pipelines_lab.drills.stack import DATABASE_PREFIX
 
 ROOT = Path(__file__).resolve().parents[2]
 

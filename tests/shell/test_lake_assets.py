@@ -12,11 +12,11 @@ from ops_pipelines.assets.partitions import HOURS as PARTITIONS
 from ops_pipelines.core.cluster import HOUR, Observatory
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.simulator.accounting import SimulatedAccounting
-from ops_pipelines.simulator.adapters import SimulatedLogs, SimulatedScheduler
-from ops_pipelines.simulator.layers import SimulatedMetrics
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, Scenario, cluster_nodes
-from ops_pipelines.simulator.twin import Twin
+from ops_pipelines_lab.simulator.accounting import SimulatedAccounting
+from ops_pipelines_lab.simulator.adapters import SimulatedLogs, SimulatedScheduler
+from ops_pipelines_lab.simulator.layers import SimulatedMetrics
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, Scenario, cluster_nodes
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.flow.fake_store import FakeStore, Point, observatory_on, topology_of
 from tests.ports.lake_samples import cells
 from tests.shell.lake_runs import Run, files_below, fill

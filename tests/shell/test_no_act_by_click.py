@@ -18,7 +18,7 @@ from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget
 from dagster._daemon.backfill import execute_backfill_iteration
 from dagster_graphql.schema import create_schema
 
-from ops_pipelines.simulator.journal import EntryKind
+from ops_pipelines_lab.simulator.journal import EntryKind
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.shell.definitions_on import definitions_on
 from tests.simulator.small_cluster import TRAINING

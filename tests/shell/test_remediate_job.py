@@ -16,7 +16,7 @@ from ops_pipelines.observe.intake import take_in_logs
 from ops_pipelines.remediate import decide as decision
 from ops_pipelines.remediate import plan_proof
 from ops_pipelines.remediate.plans.reflex import react
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.shell.definitions_on import definitions_on
 from tests.shell.launched import launch

@@ -13,7 +13,7 @@ from ops_pipelines.core.release import Component, Reversibility
 from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.rollout_jobs import advance_rollouts
 from ops_pipelines.rollouts import orders
-from ops_pipelines.simulator.versions import ReleaseTrouble
+from ops_pipelines_lab.simulator.versions import ReleaseTrouble
 from tests.scenarios.rollout_stage import (
     FIRST,
     KERNEL,

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.server import build_app
-from ops_pipelines.simulator.adapters import SimulatedScheduler
+from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
 from tests.ports.ledger_samples import NOW
 from tests.ports.rollout_samples import begun, change, open_rollout
 from tests.shell.desk import Desk

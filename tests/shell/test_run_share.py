@@ -23,8 +23,8 @@ from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.runs import POLL_FOR
 from ops_pipelines.sensors.this_process import this_process
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from ops_pipelines.simulator.scenario import JobSpec
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.shell.definitions_on import definitions_on
 from tests.shell.job_origin import origin_of

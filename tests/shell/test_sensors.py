@@ -28,7 +28,7 @@ from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.returning import drained_node_sensor
 from ops_pipelines.sensors.runs import POLL_FOR, hold_epoch, one_at_a_time
 from ops_pipelines.sensors.this_process import this_process
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.shell.definitions_on import definitions_on
 from tests.shell.job_origin import origin_of

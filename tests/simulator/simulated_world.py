@@ -8,11 +8,11 @@ from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.observation import Checkpointing, Workload
 from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import InstallOrder
-from ops_pipelines.simulator.adapters import simulated_ports
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.scenario import PARTITION, SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
-from ops_pipelines.simulator.twin import Twin
-from ops_pipelines.simulator.versions import ReleaseFault, ReleaseTrouble
+from ops_pipelines_lab.simulator.adapters import simulated_ports
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.scenario import PARTITION, SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
+from ops_pipelines_lab.simulator.twin import Twin
+from ops_pipelines_lab.simulator.versions import ReleaseFault, ReleaseTrouble
 from tests.ports.fleet_contract import driver_order
 from tests.simulator.fake_clock import FakeClock
 

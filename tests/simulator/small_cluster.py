@@ -5,12 +5,12 @@ from pathlib import Path
 
 from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.observation import JobState, JobStatus, NodeStatus, Workload
-from ops_pipelines.simulator import ground_truth
-from ops_pipelines.simulator.adapters import simulated_ports
-from ops_pipelines.simulator.ground_truth import JobProgress, NodeTruth
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, SimulatedDurations, cluster_nodes
-from ops_pipelines.simulator.twin import Twin
-from ops_pipelines.simulator.versions import ReleaseFault
+from ops_pipelines_lab.simulator import ground_truth
+from ops_pipelines_lab.simulator.adapters import simulated_ports
+from ops_pipelines_lab.simulator.ground_truth import JobProgress, NodeTruth
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, SimulatedDurations, cluster_nodes
+from ops_pipelines_lab.simulator.twin import Twin
+from ops_pipelines_lab.simulator.versions import ReleaseFault
 from tests.simulator.fake_clock import FakeClock
 
 GPU1, GPU2, GPU3, GPU4 = (NodeName(f"gpu00{number}") for number in (1, 2, 3, 4))

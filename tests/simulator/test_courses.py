@@ -9,9 +9,9 @@ import pytest
 from ops_pipelines.core.identity import PciAddress
 from ops_pipelines.core.observation import JobState, NodeState, RecoveryAction
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.simulator.commands import ImpossibleFaultError
-from ops_pipelines.simulator.course import Course, Cure
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.commands import ImpossibleFaultError
+from ops_pipelines_lab.simulator.course import Course, Cure
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.simulator.small_cluster import GPU1, GPU2, SESSION, TRAINING, SmallCluster
 
 ADDRESS = PciAddress("0000:1b:00")

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.simulator.exporter import Exporter, KernelLogFile
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.scenario import lab_scenario
-from ops_pipelines.simulator.twin import Twin
+from ops_pipelines_lab.simulator.exporter import Exporter, KernelLogFile
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.scenario import lab_scenario
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.simulator.small_cluster import GPU1, GPU2, SmallCluster
 
 TEMPERATURE = "DCGM_FI_DEV_GPU_TEMP{"
@@ -150,7 +150,7 @@ def test_two_writers_write_no_line_twice(tmp_path: Path) -> None:
 def test_exporter_process_serves_and_logs_until_it_is_terminated(tmp_path: Path) -> None:
     twin = Twin.create(tmp_path / "twin", lab_scenario(4), seed=7, clock=SystemClock())
     log, port = tmp_path / "kernel.log", free_port()
-    command = [sys.executable, "-m", "ops_pipelines.simulator.exporter"]
+    command = [sys.executable, "-m", "ops_pipelines_lab.simulator.exporter"]
     command += ["--state", str(tmp_path / "twin"), "--port", str(port), "--kernel-log", str(log)]
 
     with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as process:

@@ -8,11 +8,11 @@ import pytest
 
 from ops_pipelines.core.observation import JobState, NodeState, RecoveryAction
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.simulator.adapters import simulated_ports
-from ops_pipelines.simulator.commands import ImpossibleFaultError
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, demo_scenario
-from ops_pipelines.simulator.twin import Twin
+from ops_pipelines_lab.simulator.adapters import simulated_ports
+from ops_pipelines_lab.simulator.commands import ImpossibleFaultError
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, demo_scenario
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.simulator.fake_clock import FakeClock
 from tests.simulator.small_cluster import GPU1, GPU2, GPU3, GPU4, SESSION, TRAINING, SmallCluster
 

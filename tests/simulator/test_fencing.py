@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.observation import HAS_PROCESSES, JobState, NodeState, PowerState
-from ops_pipelines.simulator.ground_truth import read_split_brains
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS
+from ops_pipelines_lab.simulator.ground_truth import read_split_brains
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS
 from tests.simulator.small_cluster import GPU1, GPU2, GPU3, TRAINING, SmallCluster
 
 SOON_SLURMD_TIMEOUT = replace(SHORT_DURATIONS, slurmd_timeout_seconds=10.0)

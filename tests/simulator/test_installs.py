@@ -11,11 +11,11 @@ from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.release import Activation, Artifact, Change, Component, Means
 from ops_pipelines.core.rollout import Direction, InstallOrder, InstallState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.simulator.adapters import simulated_ports
-from ops_pipelines.simulator.layers import readings_of_node
-from ops_pipelines.simulator.scenario import Scenario, cluster_nodes, scenario_from_plain, scenario_to_plain
-from ops_pipelines.simulator.twin import Twin
-from ops_pipelines.simulator.versions import ComponentVersion, ReleaseFault, ReleaseTrouble
+from ops_pipelines_lab.simulator.adapters import simulated_ports
+from ops_pipelines_lab.simulator.layers import readings_of_node
+from ops_pipelines_lab.simulator.scenario import Scenario, cluster_nodes, scenario_from_plain, scenario_to_plain
+from ops_pipelines_lab.simulator.twin import Twin
+from ops_pipelines_lab.simulator.versions import ComponentVersion, ReleaseFault, ReleaseTrouble
 from tests.simulator.small_cluster import GPU1, GPU2, GPU3, TRAINING, SmallCluster
 
 KEY, OTHER_KEY = ActionKey("a" * 32), ActionKey("b" * 32)

@@ -8,9 +8,9 @@ import pytest
 
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.sources import SourceRefused
-from ops_pipelines.simulator.ground_truth import read_losses, read_lost_gpu_hours
-from ops_pipelines.simulator.jobs import EndCause
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.ground_truth import read_losses, read_lost_gpu_hours
+from ops_pipelines_lab.simulator.jobs import EndCause
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.simulator.fake_clock import BEGINNING
 from tests.simulator.small_cluster import GPU1, GPU2, GPU3, GPU4, SERVICE, SESSION, TRAINING, SmallCluster
 

@@ -11,11 +11,11 @@ import pytest
 
 from ops_pipelines.lake.quantities import Kind, read_quantities
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.layers import SimulatedMetrics
-from ops_pipelines.simulator.load import SHAPES, Load, Meter
-from ops_pipelines.simulator.scenario import JobSpec
-from ops_pipelines.simulator.twin import Twin
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.layers import SimulatedMetrics
+from ops_pipelines_lab.simulator.load import SHAPES, Load, Meter
+from ops_pipelines_lab.simulator.scenario import JobSpec
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.simulator.fake_clock import BEGINNING
 from tests.simulator.small_cluster import GPU1, GPU2, GPU3, GPU4, SERVICE, TRAINING, SmallCluster
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.simulator.exposition import write
-from ops_pipelines.simulator.gpu_activity import ACTIVITY_METRICS, gpu_readings
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.load import Load, Meter
-from ops_pipelines.simulator.metrics import METRICS, values_of
+from ops_pipelines_lab.simulator.exposition import write
+from ops_pipelines_lab.simulator.gpu_activity import ACTIVITY_METRICS, gpu_readings
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.load import Load, Meter
+from ops_pipelines_lab.simulator.metrics import METRICS, values_of
 from tests.simulator.fake_clock import BEGINNING
 from tests.simulator.small_cluster import GPU1, GPU4, TRAINING, SmallCluster
 

@@ -10,11 +10,11 @@ from ops_pipelines.core.identity import ActionKey, NodeName
 from ops_pipelines.core.node_tests import GPU_COUNT, CheckState, NodeCheck, Suite, TestResult, TestRun, judge_check
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.simulator.course import Course, Cure
-from ops_pipelines.simulator.defects import USUAL_COURSES
-from ops_pipelines.simulator.journal import FaultKind
-from ops_pipelines.simulator.scenario import SHORT_DURATIONS, Scenario, cluster_nodes
-from ops_pipelines.simulator.twin import Twin
+from ops_pipelines_lab.simulator.course import Course, Cure
+from ops_pipelines_lab.simulator.defects import USUAL_COURSES
+from ops_pipelines_lab.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, Scenario, cluster_nodes
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.simulator.small_cluster import GPU1, GPU2, GPU3, TRAINING, SmallCluster
 
 TESTS = ("nvml", "dcgm_memtest", "nccl_loopback")

@@ -5,10 +5,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from ops_pipelines.core.observation import JobState, NodeState
-from ops_pipelines.simulator.journal import Entry, Journal
-from ops_pipelines.simulator.plain import to_plain
-from ops_pipelines.simulator.scenario import PARTITION, scenario_from_plain
-from ops_pipelines.simulator.twin import Twin
+from ops_pipelines_lab.simulator.journal import Entry, Journal
+from ops_pipelines_lab.simulator.plain import to_plain
+from ops_pipelines_lab.simulator.scenario import PARTITION, scenario_from_plain
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.simulator.fake_clock import BEGINNING
 from tests.simulator.small_cluster import GPU1, GPU2, GPU3, SmallCluster
 

@@ -8,11 +8,11 @@ from statistics import fmean
 
 import pytest
 
-from ops_pipelines.drills.demand_past import pretend_past
 from ops_pipelines.lake.quality.expectations import expectations_of
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.simulator.past_demand import DEMO_PLAN, PastPlan, Row, past_demand
+from ops_pipelines_lab.drills.demand_past import pretend_past
+from ops_pipelines_lab.simulator.past_demand import DEMO_PLAN, PastPlan, Row, past_demand
 from tests.ports.lake_samples import cells
 
 END = datetime(2026, 11, 20, 9, tzinfo=UTC)

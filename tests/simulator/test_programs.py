@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.observation import Checkpointing, JobState, Workload
 from ops_pipelines.core.sources import SourceRefused
-from ops_pipelines.simulator.accounting import SimulatedAccounting
-from ops_pipelines.simulator.ground_truth import (
+from ops_pipelines_lab.simulator.accounting import SimulatedAccounting
+from ops_pipelines_lab.simulator.ground_truth import (
     read_broken_minimums,
     read_losses,
     read_lost_gpu_hours,
     read_serving,
 )
-from ops_pipelines.simulator.jobs import EndCause, Job
-from ops_pipelines.simulator.journal import EntryKind, FaultKind
-from ops_pipelines.simulator.scenario import Bug, JobSpec, Scenario, cluster_nodes, with_checkpoint_age
-from ops_pipelines.simulator.twin import Twin
+from ops_pipelines_lab.simulator.jobs import EndCause, Job
+from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
+from ops_pipelines_lab.simulator.scenario import Bug, JobSpec, Scenario, cluster_nodes, with_checkpoint_age
+from ops_pipelines_lab.simulator.twin import Twin
 from tests.simulator.fake_clock import BEGINNING
 from tests.simulator.small_cluster import GPU1, GPU2, SESSION, TRAINING, SmallCluster
 

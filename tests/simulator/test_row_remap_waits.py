@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from ops_pipelines.core.observation import JobState, RecoveryAction
-from ops_pipelines.simulator.course import Course, Cure
-from ops_pipelines.simulator.journal import FaultKind
+from ops_pipelines_lab.simulator.course import Course, Cure
+from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.simulator.small_cluster import GPU1, TRAINING, SmallCluster
 
 ADDRESS = "0000:61:00"

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from ops_pipelines.core.observation import Workload
-from ops_pipelines.simulator.scenario import (
+from ops_pipelines_lab.simulator.scenario import (
     Scenario,
     SimulatedDurations,
     cluster_nodes,

@@ -2,9 +2,9 @@
 
 from functools import cache
 
-from ops_pipelines.whatif.lifecycle.controller import OurRollout
-from ops_pipelines.whatif.lifecycle.scenario import Scenario, Site, policy_of, read_scenarios, read_site
-from ops_pipelines.whatif.lifecycle.world import DAY, World
+from ops_pipelines_lab.whatif.lifecycle.controller import OurRollout
+from ops_pipelines_lab.whatif.lifecycle.scenario import Scenario, Site, policy_of, read_scenarios, read_site
+from ops_pipelines_lab.whatif.lifecycle.world import DAY, World
 
 NODE_COUNT = 120
 GOOD = Scenario(name="good", is_good=True)

@@ -7,9 +7,9 @@ from ops_pipelines.core.finding import Catalogue
 from ops_pipelines.core.plan import Rules
 from ops_pipelines.core.policy import BlastCaps, DrainBudget, Mode, Policy, RecoveryLimits
 from ops_pipelines.resources.catalogue_files import read_catalogue
-from ops_pipelines.whatif.autopilot import cluster_of
-from ops_pipelines.whatif.fault_mix import Scenario, read_scenario
-from ops_pipelines.whatif.measured import Measured, read_measured
+from ops_pipelines_lab.whatif.autopilot import cluster_of
+from ops_pipelines_lab.whatif.fault_mix import Scenario, read_scenario
+from ops_pipelines_lab.whatif.measured import Measured, read_measured
 
 SHRUNK = 32
 """So many times fewer nodes, each struck so many times more often."""

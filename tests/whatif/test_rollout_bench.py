@@ -3,8 +3,8 @@
 import pytest
 
 from bench.rollout import Result, promises_broken, table_of_ours, table_of_peers
-from ops_pipelines.whatif.lifecycle.scenario import Scenario, read_site
-from ops_pipelines.whatif.lifecycle.trials import OURS, Trial
+from ops_pipelines_lab.whatif.lifecycle.scenario import Scenario, read_site
+from ops_pipelines_lab.whatif.lifecycle.trials import OURS, Trial
 
 GOOD, BAD = Scenario(name="good", is_good=True), Scenario(name="bad")
 SITE = read_site()

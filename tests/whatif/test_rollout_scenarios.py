@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from ops_pipelines.whatif.lifecycle.scenario import (
+from ops_pipelines_lab.whatif.lifecycle.scenario import (
     LEAST_NODES,
     MOST_NODES,
     TABLE,

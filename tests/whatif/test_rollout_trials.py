@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.whatif.lifecycle.peers import PEERS
-from ops_pipelines.whatif.lifecycle.scenario import Scenario, policy_of, read_scenarios
-from ops_pipelines.whatif.lifecycle.trials import (
+from ops_pipelines_lab.whatif.lifecycle.peers import PEERS
+from ops_pipelines_lab.whatif.lifecycle.scenario import Scenario, policy_of, read_scenarios
+from ops_pipelines_lab.whatif.lifecycle.trials import (
     FIRST_SEED,
     OURS,
     Trial,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ops_pipelines.whatif.lifecycle.scenario import Scenario
-from ops_pipelines.whatif.lifecycle.world import DAY, World
+from ops_pipelines_lab.whatif.lifecycle.scenario import Scenario
+from ops_pipelines_lab.whatif.lifecycle.world import DAY, World
 from tests.whatif.small_cluster import NODE_COUNT, small_site, world_of
 
 HOUR = 3_600.0

@@ -10,8 +10,8 @@ import pytest
 
 from ops_pipelines.core.fault import ComponentKind
 from ops_pipelines.observe.panels.panel import Layer
-from ops_pipelines.simulator.replay.day import Day, FaultClass
-from ops_pipelines.simulator.replay.make import make_day, make_quiet_day
+from ops_pipelines_lab.simulator.replay.day import Day, FaultClass
+from ops_pipelines_lab.simulator.replay.make import make_day, make_quiet_day
 
 APART = timedelta(hours=1)
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ops_pipelines.core.fault import ComponentKind
 from ops_pipelines.core.observation import JobState
-from ops_pipelines.simulator.replay.day import Day, FaultClass, Truth
-from ops_pipelines.simulator.replay.make import make_day
+from ops_pipelines_lab.simulator.replay.day import Day, FaultClass, Truth
+from ops_pipelines_lab.simulator.replay.make import make_day
 
 SEEDS = (31,)
 Evidence = Callable[[Day, Truth], bool]

@@ -5,8 +5,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ops_pipelines.simulator.replay.day import Day, Pause, PauseKind
-from ops_pipelines.simulator.replay.make import make_day, make_quiet_day
+from ops_pipelines_lab.simulator.replay.day import Day, Pause, PauseKind
+from ops_pipelines_lab.simulator.replay.make import make_day, make_quiet_day
 
 LONGEST_SILENCE_ROWS = 4
 
