@@ -121,7 +121,7 @@ def test_one_line_crosses_the_modules_that_are_named_and_no_other(tmp_path: Path
     assert autopilot.node("gpu001").is_drained
     assert {name for name in crossed - ONE_VALUE_ANSWERS if not name.startswith(NOUNS)} == named()
     assert len(named()) <= MOST_COUNT
-    assert walked >= ONE_VALUE_ANSWERS, "nothing is left out that is not met"
+    assert crossed >= ONE_VALUE_ANSWERS, "nothing is left out that is not met"
     told = re.search(r"nodes (\d) times, for its jobs (\d) times, the ledger for its state (\d) times", paragraph())
     assert told is not None
     counts = (scheduler.counts["read_nodes"], scheduler.counts["read_jobs"], ledger.counts["read_state"])
