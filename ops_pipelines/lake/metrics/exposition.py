@@ -6,11 +6,12 @@ be, is for others: here a line is either a well-formed sample or refused with it
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import compress
+from sys import intern
 from threading import Lock
 
 import numpy as np
@@ -107,8 +108,8 @@ class _Shape:
     is_sample: bytes
     """Of each line, 1 or 0."""
     is_other: bytes
-    others: Sequence[bytes]
-    """The last word of each line that is no sample: it must not have become one."""
+    others: bytes
+    """Digest of the last word of each line that is no sample: it must not have become one."""
     met_ms: int
     is_met_again: bool = False
 
@@ -123,7 +124,7 @@ class _Shapes:
     def find(self, key: bytes, words: Sequence[bytes], *, default_ms: int) -> Exposition | None:
         """Return what a page says, if all but its values is known and they are numbers; else it must be read."""
         shape = self._known.get(key)
-        if shape is None or list(compress(words, shape.is_other)) != shape.others:
+        if shape is None or _digest_of(compress(words, shape.is_other)) != shape.others:
             return None
         said = list(compress(words, shape.is_sample))
         try:
@@ -142,12 +143,16 @@ class _Shapes:
         is_sample = np.zeros(len(words), np.uint8)
         is_sample[places] = 1
         is_other = (1 - is_sample).tobytes()
-        nothing = np.zeros(len(places))
         shape = _Shape(
-            block=replace(block, times=nothing.astype(np.int64), values=nothing, known={}),
+            block=replace(
+                block,
+                times=np.broadcast_to(np.int64(0), len(places)),
+                values=np.broadcast_to(np.float64(0), len(places)),
+                known={},
+            ),
             is_sample=is_sample.tobytes(),
             is_other=is_other,
-            others=list(compress(words, is_other)),
+            others=_digest_of(compress(words, is_other)),
             met_ms=default_ms,
         )
         with self._lock:
@@ -157,6 +162,10 @@ class _Shapes:
                 if abs(default_ms - known.met_ms) <= (_REMEMBERED_MS if known.is_met_again else _NEW_MS)
             }
             self._known = {**lately, key: shape}
+
+
+def _digest_of(words: Iterable[bytes]) -> bytes:
+    return sha256(b"\n".join(words)).digest()
 
 
 _SHAPES = _Shapes()
@@ -274,7 +283,7 @@ class _Page:
         if _NAME.fullmatch(stripped) is None or quoted_name is not None:
             found = readable(stripped[:60].decode("utf-8", "replace"))
             raise _Refusal("malformed_sample", f"the name is {found!r}; expected letters, digits, _ and :")
-        name = stripped.decode("ascii")
+        name = intern(stripped.decode("ascii"))
         self._written_names[raw_name] = name
         return name
 
@@ -382,8 +391,8 @@ def _read_labels(raw: bytes) -> tuple[str | None, dict[str, str]]:
                     raise _Refusal("bad_labels", f"the label {readable(name[:60])} stands twice; expected once")
                 seen.add(name)
                 value = _unquoted(match["value"])
-                if value:
-                    labels[name] = value
+                if value:  # Thousands of pages that are remembered say the same words.
+                    labels[intern(name)] = intern(value)
         except UnicodeDecodeError:
             raise _Refusal("invalid_utf8", "bytes that are no UTF-8 in a label") from None
         at = match.end()
