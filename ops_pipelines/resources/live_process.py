@@ -18,7 +18,7 @@ from ops_pipelines.core.sources import LiveNews
 MODULE = "ops_pipelines.live"
 SILENT_LIMIT_SECONDS = 300.0
 """Far above a cycle of the largest cluster; the child says a line at least once a minute while it waits."""
-_FRUGAL = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "65536", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+_FRUGAL = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "1048576", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 """What the child's allocators are told unless the site tells them otherwise. Each cycle takes and frees hundreds of
 megabytes in large pieces: by their defaults glibc and Arrow keep most of it."""
 _ENDS_WITHIN_SECONDS = 30.0
