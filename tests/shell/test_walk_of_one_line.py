@@ -50,7 +50,7 @@ STAND_INS = {"ops_pipelines_lab.simulator.adapters": "resources.slurm.scheduler"
 
 def paragraph() -> str:
     text = ARCHITECTURE.read_text(encoding="utf-8")
-    (found,) = [each for each in text.split("\n\n") if each.startswith("One log line's way to a drain")]
+    (found,) = [each for each in text.split("\n\n") if each.startswith("From one log line to a drain")]
     return found
 
 
