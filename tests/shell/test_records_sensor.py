@@ -136,5 +136,5 @@ def test_run_that_is_under_way_is_never_forgotten(instance: dg.DagsterInstance, 
 def test_the_page_says_how_long_each_is_kept() -> None:
     hours = IDLE_TURNS_KEPT / timedelta(hours=1)
 
-    assert f"turns that found nothing {hours:.0f} hours" in DISK
+    assert f"ticks that found nothing {hours:.0f} hours" in DISK
     assert f"if they succeeded, {FLEETING_RUNS_KEPT.days} days; all others {RUNS_KEPT.days} days" in DISK
