@@ -1,0 +1,72 @@
+"""Documents use the field's words: what CONVENTIONS.md lists under "Words" is in no page, outside code.
+
+Left out: code, and tables between `<!-- begin NAME -->` and `<!-- end NAME -->`, which are the program's own words.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).parents[2]
+PAGES = (
+    *("README.md", "ARCHITECTURE.md", "CONVENTIONS.md"),
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")),
+)
+NO_PROSE = re.compile(r"^ *```.*?^ *```|<!-- begin .*?<!-- end |`(?:[^`\n]|\n(?!\n))*`", re.DOTALL | re.MULTILINE)
+
+
+def listed() -> Mapping[str, str]:
+    """Each word of the list, with what to write instead."""
+    section = (ROOT / "CONVENTIONS.md").read_text().split("## Words\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`.*`) \| (.*) \|$", section, re.MULTILINE)
+    return {word: instead for words, instead in rows for word in re.findall("`([^`]+)`", words)}
+
+
+WORDS = listed()
+ANY_WORD = re.compile(rf"\b({'|'.join(WORDS)})\b".replace(" ", r"\s+"), re.IGNORECASE)
+
+
+def faults(page: str, text: str) -> Iterator[str]:
+    prose = NO_PROSE.sub(lambda code: re.sub(r"[^\n]", "`", code[0]), text)  # Lines stay where they are.
+    for found in ANY_WORD.finditer(prose):
+        word = " ".join(found[0].split())
+        line = prose[: found.start()].count("\n") + 1
+        yield f"{page}:{line}: not {word!r}, but {WORDS[word.lower()]}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_uses_the_words_of_the_field(page: str) -> None:
+    assert list(faults(page, (ROOT / page).read_text())) == []
+
+
+def test_the_list_is_read() -> None:
+    assert WORDS["anew"] == "again"
+    assert len(WORDS) > 20
+
+
+@given(page=st.sampled_from(PAGES), word=st.sampled_from(sorted(WORDS)), data=st.data())
+def test_a_planted_word_is_found(page: str, word: str, data: st.DataObject) -> None:
+    paragraphs = (ROOT / page).read_text().split("\n\n")
+    place = data.draw(st.sampled_from([i for i in range(len(paragraphs) + 1) if is_prose(paragraphs[:i])]))
+    planted = data.draw(st.sampled_from([word, word.upper(), word.replace(" ", "\n")]))
+
+    found = list(faults(page, "\n\n".join([*paragraphs[:place], f"It {planted}.", *paragraphs[place:]])))
+
+    line = sum(paragraph.count("\n") + 2 for paragraph in paragraphs[:place]) + 1
+    assert found == [f"{page}:{line}: not {' '.join(planted.split())!r}, but {WORDS[word]}"]
+
+
+def is_prose(before: list[str]) -> bool:
+    text = "\n\n".join(before)
+    return text.count("```") % 2 == 0 and text.count("<!-- begin ") == text.count("<!-- end ")
+
+
+@pytest.mark.parametrize(
+    "text", ["`told`", "```\ntold\n```", "<!-- begin x -->\ntold\n<!-- end x -->", "retold", "tolds"]
+)
+def test_code_and_other_words_are_left_alone(text: str) -> None:
+    assert list(faults("page", text)) == []
