@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
 PAGES = (
-    *("README.md", "ARCHITECTURE.md", "CONVENTIONS.md"),
+    *("README.md", "ARCHITECTURE.md", "CONVENTIONS.md", "deploy/systemd/README.md"),
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")),
 )
 NO_PROSE = re.compile(r"^ *```.*?^ *```|<!-- begin .*?<!-- end |`(?:[^`\n]|\n(?!\n))*`", re.DOTALL | re.MULTILINE)
