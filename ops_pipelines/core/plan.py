@@ -1,6 +1,6 @@
 """What is to be done about one incident: the plan, the moments at which jobs move, the order, and the snapshot.
 
-Who makes a plan is `repair.remediation`, who counts what it touches `guardrails.blast_radius`, who contradicts
+Who makes a plan is `decide`, who counts what it touches `guardrails.blast_radius`, who contradicts
 `plan_proof`.
 
 Nothing else can be written down: an order for a step needs the plan with its proof.

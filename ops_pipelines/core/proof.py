@@ -2,7 +2,7 @@
 
 Values only: the rules that make refusals are `guardrails`, `preconditions` and `budgets`.
 
-The nouns alone: `plan_proof`, `act_proof` and `quota.proposal_proof` make proofs, the ledger keeps them and begins
+The nouns alone: `plan_proof`, `act_proof` and `quotas.proof` make proofs, the ledger keeps them and begins
 nothing without.
 """
 

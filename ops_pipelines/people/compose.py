@@ -1,13 +1,13 @@
 """Composes what is to be reported of incidents, rollouts and quotas since the last look.
 
 One note a day for the on-call, one line for a team of an applied proposal. What was told is known by its key; sending
-is `telling.delivery`'s.
+is `people.delivery`'s.
 
 Looked at when the chain has grown, and each minute besides: a deadline passes and a team's turn comes nearer without a
-line. Sending is `telling.delivery`'s.
+line. Sending is `people.delivery`'s.
 
 Composed from the state that holds now, not from each line: what came and went between two looks is told to nobody. Keys
-keep the same fact from being told twice. Notes and cursor move in one transaction; sending is `telling.delivery`'s.
+keep the same fact from being told twice. Notes and cursor move in one transaction; sending is `people.delivery`'s.
 """
 
 import json

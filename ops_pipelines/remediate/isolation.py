@@ -1,7 +1,7 @@
 """When a node is isolated, what is left of a repair that is forbidden in part, and what follows a mass event.
 
 Isolation is drain, move, test: it takes a job off a bad part at once, where a page alone would leave it there until
-somebody comes. Which acts it takes is `repair_steps`', which rung it is `steps.ladder`'s, whether the node is well
+somebody comes. Which acts it takes is `repair_steps`', which rung it is `ladder`'s, whether the node is well
 again `returning.verification`'s. Where any of this does not hold, a person is paged as before.
 
 Plans whose footprints do not meet are carried out side by side. Every budget is counted once more inside the
@@ -10,7 +10,7 @@ transaction that begins an act: here is only who goes first, so that a plan does
 Nothing is begun that could not be brought to its end: a job is held only where everything up to its release is allowed.
 Whose yes each act needs is `guardrails.consents`'; what a repair consists of is `repair_steps`'.
 
-Nothing stronger, and nothing for the storm itself: that is a person's. Which nodes these are, `diagnosis.mass_event`
+Nothing stronger, and nothing for the storm itself: that is a person's. Which nodes these are, `diagnose.shared_cause`
 says.
 """
 

@@ -1,6 +1,6 @@
 """What a fault means for the jobs on its node, and which running jobs are marked held because a node fell silent.
 
-How soon is `steps.timing`'s reading of the catalogue, of the findings that still count. What follows for the jobs is
+How soon is `timing`'s reading of the catalogue, of the findings that still count. What follows for the jobs is
 `job_moves`', for the node `repair_steps`'.
 
 At its silence limit the scheduler starts such a job elsewhere, while its processes may still write. The mark costs

@@ -1,7 +1,7 @@
 """How many nodes of each part of the cluster could take a job, and when there was room.
 
 To look at every node whenever a job starts takes too long on a large cluster: a node is counted anew only after it
-changed. What could take a job is `occupancy.could_take`'s to say; this only counts it.
+changed. What could take a job is `standing.could_take`'s to say; this only counts it.
 
 All nodes are swept once. What a node offered from when on is kept as steps; runs in which it had room are made for a
 number of GPUs that somebody asks for. Moments are counted in microseconds here: they are compared by the million.

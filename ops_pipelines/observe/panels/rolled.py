@@ -182,9 +182,7 @@ class Rolled:
 
     def _spread(self, name: str) -> None:
         """Keep a column as a matrix again."""
-        said = self._steady.pop(name)
-        seen = self._matrices[_SEEN]
-        self._matrices[name] = np.where(np.isnan(seen), np.full(1, np.nan, dtype=said.dtype), said)
+        self._matrices[name] = _with_gaps(self._steady.pop(name), np.isnan(self._matrices[_SEEN]))
 
     def _forget_words(self, name: str) -> None:
         """Number the texts anew that are still used: jobs come and go."""
@@ -263,7 +261,7 @@ class Rolled:
         is_gap = np.isnan(seen)
         if not is_gap.any():
             return np.broadcast_to(said, seen.shape)
-        rows: Matrix = np.where(is_gap, np.full(1, np.nan, dtype=said.dtype), said)
+        rows = _with_gaps(said, is_gap)
         rows.flags.writeable = False
         return rows
 
@@ -294,6 +292,12 @@ class Rolled:
             else:
                 found[name] = pa.array(values, from_pandas=True)
         return pa.table(found)
+
+
+def _with_gaps(said: Matrix, is_gap: NDArray[np.bool_]) -> Matrix:
+    """Return a row of values at every time, NaN where there is a gap."""
+    cells: Matrix = np.where(is_gap, np.full(1, np.nan, dtype=said.dtype), said)
+    return cells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,7 +1,5 @@
 """What a plan touches and what stays in service of each part of the cluster: computed before anything is done.
 
-Counted over every declared node, before and after, and by other means than the guardrails', which judge one drain.
-
 Computed from the facts alone and by other means than the planner's and the guardrails': those judge one act on one
 node, this counts every part of the cluster before and after. Limits on it are policy (`DrainBudget`, `BlastCaps`).
 """

@@ -29,7 +29,8 @@ from ops_pipelines.remediate.timeliness import read_lateness
 AT_ONCE_COUNT = 1_000
 """So many are judged on one reading of the cluster: some seconds' worth, within the lease of 15 s."""
 COMMANDS_AT_ONCE_COUNT = 100
-"""So many commands are sent under one lease: a busy slurmctld takes some ten a second from each of our senders."""
+"""So many commands are sent under one lease.
+# Assumption: a busy slurmctld takes ten a second from our senders together, and judging again takes the rest of it."""
 _SENDER_COUNT = 4
 _ENOUGH_FOR_THREADS = 8
 

@@ -1,4 +1,4 @@
-"""What alembic runs to migrate: it takes the connection, and its open transaction, from `ledger_database.upgrade`.
+"""What alembic runs to migrate: it takes the connection, and its open transaction, from `database`.
 
 There is no alembic.ini and no offline mode: a ledger is upgraded when it is opened, and by nothing else.
 """
