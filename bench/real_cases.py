@@ -403,7 +403,7 @@ TABLES: Mapping[str, Callable[[], Rows]] = {
     "Recorded logs of gpud's tests": file_rows,
     "Symptoms that diaries describe": symptom_rows,
     "Spikes of the loss": spike_rows,
-    "Crashes of which diaries quote lines": quote_rows,
+    "Crashes with quoted log lines": quote_rows,
     "Traces of slowed trainings": straggler_rows,
 }
 
