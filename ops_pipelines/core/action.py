@@ -7,7 +7,7 @@ sending and witnessing to `remediate.acts.perform`. Kubernetes words stand besid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property
 
 from ops_pipelines.core.identity import (
     ActionKey,
@@ -86,23 +86,6 @@ class Urgency(Enum):
     """What was needed is done; a person looks when there is time."""
 
 
-@lru_cache(maxsize=16_384)
-def _key_of(
-    incident: IncidentId,
-    verb: "Verb",
-    node: NodeName | None,
-    gpu: PciAddress | None,
-    attempt: JobAttempt | None,
-    try_number: int,
-    part: str,
-) -> ActionKey:
-    """Cached: in a storm each of a thousand judgements compares with each of a thousand actions."""
-    of_job = f"{attempt.job}@{attempt.started_at.isoformat()}" if attempt else ""
-    # Keys of acts without a part are as they always were: ledgers of earlier versions hold them.
-    parts = (part,) if part else ()
-    return ActionKey(digest_of(incident, verb.value, node or "", gpu or "", of_job, str(try_number), *parts)[:32])
-
-
 NODE_VERBS = frozenset(
     {
         Verb.DRAIN,
@@ -157,7 +140,7 @@ MARKS = frozenset({Verb.MARK, Verb.UNMARK})
 """What is done to the jobs of silent nodes by the tick that sees the silence, without a plan."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, which have no room for the cached key
 class Action:
     """One verb on one target for one cause."""
 
@@ -199,10 +182,16 @@ class Action:
         if self.verb is Verb.CHECK and not self.suite:
             raise ValueError("check needs the name of a suite")
 
-    @property
+    @cached_property
     def key(self) -> ActionKey:
         """The idempotency key: the same cause, verb, target, attempt and try give the same key."""
-        return _key_of(self.incident, self.verb, self.node, self.gpu, self.attempt, self.try_number, self.part)
+        of_job = f"{self.attempt.job}@{self.attempt.started_at.isoformat()}" if self.attempt else ""
+        # Keys of acts without a part are as they always were: ledgers of earlier versions hold them.
+        parts = (self.part,) if self.part else ()
+        whole = digest_of(
+            self.incident, self.verb.value, self.node or "", self.gpu or "", of_job, str(self.try_number), *parts
+        )
+        return ActionKey(whole[:32])
 
     @property
     def target(self) -> str:

@@ -15,7 +15,7 @@ from ops_pipelines.core.policy import Mode, RolloutLimits
 from ops_pipelines.core.proof import ActProof, Authority, Patience, Refusal
 from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutState
 from ops_pipelines.remediate.acts.facts import read_facts
-from ops_pipelines.remediate.acts.judgement import authority_of, judge_on, sight_of
+from ops_pipelines.remediate.acts.judgement import ActJudge, authority_of
 from ops_pipelines.remediate.acts.perform import Progress, Stage, perform
 from ops_pipelines.remediate.by_hand import ByHandRefused, drain_by_hand, return_by_hand
 from ops_pipelines.remediate.guardrails.facts import drain_reason
@@ -82,10 +82,7 @@ def judged(autopilot: SmallAutopilot, action: Action, *, plan: PlanId = PLAN) ->
     """Return why an act would be refused; the second opinion has nothing against one that is not."""
     cluster = autopilot.cluster
     facts = read_facts({action.verb}, cluster)
-    sight = sight_of(facts, cluster)
-    found = judge_on(
-        state_of(autopilot), action, plan, facts, cluster, sight=sight, shown=(), lateness=None, actor=AUTOPILOT
-    )
+    found = ActJudge(facts, cluster).judge(action, plan, state_of(autopilot))
     assert not (isinstance(found, ActProof) and found.contradictions)
     return found if isinstance(found, Refusal) else None
 

@@ -100,7 +100,7 @@ def read_facts(verbs: Collection[Verb], cluster: Cluster, *, state: LedgerState 
     The metrics are asked for only where a verb needs eyes: the answer may be large. `state` is what the caller has just
     read of the ledger.
     """
-    # The ledger first: a drain that is done by then shows in the nodes. For one that is done later see `judge_on`.
+    # The ledger first: a drain that is done by then shows in the nodes. For one that is done later see `ActJudge`.
     state = cluster.ledger.read_state(cluster.clock.now()) if state is None else state
     # Nothing of the cluster is judged of a page: it goes out although the scheduler is silent.
     needs_scheduler = not {Verb.PAGE_HUMAN}.issuperset(verbs)

@@ -4,24 +4,24 @@ Runs inside the ledger's transaction. The guardrails themselves are `remediate.g
 cannot know: whose plan is in force, who said yes, and how old the facts are.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from ops_pipelines.core.action import MESSAGES, Action, ActionRecord, Verb
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import AUTOPILOT, Guard, LedgerState
-from ops_pipelines.core.identity import ActionKey, IncidentId, PlanId, cause_of, is_rollout
-from ops_pipelines.core.incident import IncidentState
+from ops_pipelines.core.identity import ActionKey, IncidentId, NodeName, PlanId, cause_of, is_rollout
+from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.policy import ActionClass, Consent, Policy
 from ops_pipelines.core.proof import SECOND_OPINION, ActProof, Authority, Patience, Refusal, wait
 from ops_pipelines.core.rollout import Rollout, RolloutState
 from ops_pipelines.remediate.act_proof import Sight, prove_act
-from ops_pipelines.remediate.acts.facts import nodes_in_begun_waves
+from ops_pipelines.remediate.acts.facts import nodes_in_begun_waves, over_by
 from ops_pipelines.remediate.guardrails.consents import AFTER_RETURN, is_underway, needs_yes
 from ops_pipelines.remediate.guardrails.facts import ClusterFacts, nodes_in_trouble
 from ops_pipelines.remediate.guardrails.judge import are_stale, judge
-from ops_pipelines.remediate.timeliness import Lateness, in_force
+from ops_pipelines.remediate.timeliness import in_force, read_lateness
 
 NO_LEASE = Refusal(
     guardrail="lease",
@@ -73,74 +73,72 @@ def _waits_for_power(record: ActionRecord, own: Sequence[ActionRecord], policy: 
     )
 
 
-def judge_on(
-    state: LedgerState,
-    action: Action,
-    plan: PlanId | None,
-    facts: ClusterFacts,
-    cluster: Cluster,
-    *,
-    sight: Sight,
-    shown: Collection[ActionKey],
-    lateness: Lateness | None,
-    actor: str,
-) -> Refusal | ActProof | None:
-    """Judge `action` on these facts and the ledger as it is inside the transaction: a refusal, or what was proved.
+class ActJudge:
+    """Judges acts on facts just read, each on the ledger as it is inside its transaction."""
 
-    `sight` is what the second opinion sees of the same facts (`sight_of`); None is for messages that may go out.
+    def __init__(self, facts: ClusterFacts, cluster: Cluster, *, actor: str = AUTOPILOT) -> None:
+        self.facts, self._cluster, self._actor = facts, cluster, actor
+        self._sight = Sight(
+            node_list=tuple(facts.nodes.values()),
+            job_list=tuple(facts.jobs.values()),
+            taken_at=facts.taken_at,
+            rules=cluster.rules,
+            rules_digest=cluster.rules_digest,
+            without_power=facts.without_power,
+        )
+        # Acts that were over before the nodes were read. A drain that somebody else finished since does not show in
+        # them: it counts as under way.
+        self._shown = over_by(facts)
+        self._lateness = read_lateness(cluster.ledger, cluster.clock.now())
+        self._trouble: tuple[Sequence[Incident], Mapping[NodeName, IncidentId]] = ((), {})
 
-    `shown` are the acts that were over before the nodes were read (`fresh_facts.over_by`). A drain that somebody else
-    finished since does not show in them: it counts as under way. `lateness` is what was read of ours just before.
-    """
-    incident = next((each for each in state.incidents if each.incident == action.incident), None)
-    is_in_force = incident is None or (incident.plan == plan and incident.state is not IncidentState.OPEN)
-    if plan is not None and not is_in_force and action.verb not in MESSAGES:
-        return Refusal(guardrail="plan_in_force", reason="another plan has taken its place", patience=Patience.WAIT)
-    records = tuple(
-        replace(record, outcome=None)
-        if record.action.verb is Verb.DRAIN and record.outcome is not None and record.action.key not in shown
-        else record
-        for record in state.records
-    )
-    stale = are_stale(facts, cluster.clock.now())
-    if stale is not None and action.verb not in MESSAGES:
-        return stale
-    current = replace(
-        facts,
-        records=records,
-        is_paused=state.pause is not None,
-        owned=state.owned,
-        in_trouble=nodes_in_trouble(state.incidents),
-        in_begun_waves=nodes_in_begun_waves(state),
-    )
-    if is_rollout(action.incident) and action.verb not in MESSAGES:
-        refusal = _why_not_of_rollout(action, plan, _rollout_of(action.incident, state), current)
-        if refusal is not None:
+    def judge(self, action: Action, plan: PlanId | None, state: LedgerState) -> Refusal | ActProof | None:
+        """Return a refusal, or what the second opinion proved; None is for messages that may go out."""
+        cluster, rules = self._cluster, self._cluster.rules
+        incident = next((each for each in state.incidents if each.incident == action.incident), None)
+        is_in_force = incident is None or (incident.plan == plan and incident.state is not IncidentState.OPEN)
+        if plan is not None and not is_in_force and action.verb not in MESSAGES:
+            return Refusal(guardrail="plan_in_force", reason="another plan has taken its place", patience=Patience.WAIT)
+        records = tuple(
+            replace(record, outcome=None)
+            if record.action.verb is Verb.DRAIN and record.outcome is not None and record.action.key not in self._shown
+            else record
+            for record in state.records
+        )
+        stale = are_stale(self.facts, cluster.clock.now())
+        if stale is not None and action.verb not in MESSAGES:
+            return stale
+        current = replace(
+            self.facts,
+            records=records,
+            is_paused=state.pause is not None,
+            owned=state.owned,
+            in_trouble=self._in_trouble(state.incidents),
+            in_begun_waves=nodes_in_begun_waves(state),
+        )
+        if is_rollout(action.incident) and action.verb not in MESSAGES:
+            refusal = _why_not_of_rollout(action, plan, _rollout_of(action.incident, state), current)
+            if refusal is not None:
+                return refusal
+        # A mark is what keeps a second copy from starting while we are late.
+        policy = in_force(rules.policy, None if action.verb is Verb.MARK else self._lateness)
+        authority = authority_of(plan, state, policy, actor=self._actor)
+        origin = frozenset() if incident is None else incident.nodes
+        refusal = judge(action, current, policy=policy, topology=rules.topology, authority=authority, origin=origin)
+        if refusal is not None and refusal.guardrail == "approval" and policy is not rules.policy:
+            return replace(
+                refusal, reason="we are late, so auto is approve for now, and nobody has approved this plan yet"
+            )
+        if refusal is not None or action.verb in MESSAGES:
             return refusal
-    # A mark is what keeps a second copy from starting while we are late.
-    policy = in_force(cluster.rules.policy, None if action.verb is Verb.MARK else lateness)
-    topology = cluster.rules.topology
-    authority = authority_of(plan, state, policy, actor=actor)
-    origin = frozenset() if incident is None else incident.nodes
-    refusal = judge(action, current, policy=policy, topology=topology, authority=authority, origin=origin)
-    if refusal is not None and refusal.guardrail == "approval" and policy is not cluster.rules.policy:
-        return replace(refusal, reason="we are late, so auto is approve for now, and nobody has approved this plan yet")
-    if refusal is not None or action.verb in MESSAGES:
-        return refusal
-    is_by_hand = authority is Authority.PERSON
-    return prove_act(action, sight, records=records, is_by_hand=is_by_hand, now=cluster.clock.now())
+        is_by_hand = authority is Authority.PERSON
+        return prove_act(action, self._sight, records=records, is_by_hand=is_by_hand, now=cluster.clock.now())
 
-
-def sight_of(facts: ClusterFacts, cluster: Cluster) -> Sight:
-    """Return what the second opinion sees of facts: for all acts that are judged on them."""
-    return Sight(
-        node_list=tuple(facts.nodes.values()),
-        job_list=tuple(facts.jobs.values()),
-        taken_at=facts.taken_at,
-        rules=cluster.rules,
-        rules_digest=cluster.rules_digest,
-        without_power=facts.without_power,
-    )
+    def _in_trouble(self, incidents: Sequence[Incident]) -> Mapping[NodeName, IncidentId]:
+        """Return the nodes in trouble; the acts of one transaction see the same incidents."""
+        if self._trouble[0] is not incidents:
+            self._trouble = (incidents, nodes_in_trouble(incidents))
+        return self._trouble[1]
 
 
 def why_too_late(facts: ClusterFacts, cluster: Cluster, *, token: str) -> Refusal | None:

@@ -30,12 +30,11 @@ from ops_pipelines.core.plan import Order
 from ops_pipelines.core.proof import SECOND_OPINION, ActProof, Patience, Refusal
 from ops_pipelines.core.sources import SourceError, SourceRefused
 from ops_pipelines.remediate.acts.commands import inspect_node, look, send_command
-from ops_pipelines.remediate.acts.facts import Lease, over_by, read_facts
-from ops_pipelines.remediate.acts.judgement import NO_LEASE, Verdicts, judge_on, sight_of, words_of
+from ops_pipelines.remediate.acts.facts import Lease, read_facts
+from ops_pipelines.remediate.acts.judgement import NO_LEASE, ActJudge, Verdicts, words_of
 from ops_pipelines.remediate.guardrails.facts import ClusterFacts, expected_loss
 from ops_pipelines.remediate.guardrails.judge import is_moot
 from ops_pipelines.remediate.testimony import testify
-from ops_pipelines.remediate.timeliness import read_lateness
 
 _AT_ONCE = frozenset(
     {
@@ -118,17 +117,14 @@ def perform(
         return Progress(stage=Stage.WAITING, reason=words_of(NO_LEASE))
     record = known if known is not None else new_record(action, cluster, facts, plan=order.plan)
 
-    sight = sight_of(facts, cluster)
-    shown, lateness = over_by(facts), read_lateness(cluster.ledger, cluster.clock.now())
+    judge = ActJudge(facts, cluster, actor=actor)
 
     def guard(_: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
         if judged_on is not None and judged_on not in state.incidents:
             return Refusal(
                 guardrail="evidence", reason="new evidence came in; it is judged anew", patience=Patience.WAIT
             )
-        return judge_on(
-            state, action, order.plan, facts, cluster, sight=sight, shown=shown, lateness=lateness, actor=actor
-        )
+        return judge.judge(action, order.plan, state)
 
     now = cluster.clock.now()
     verdicts = Verdicts(guard, facts, cluster, token=token, given_at=now)

@@ -8,7 +8,7 @@ operator's (`policy`); a cap that is None, or does not speak of this verb, limit
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from ops_pipelines.core.action import DESTRUCTIVE_VERBS, ActionRecord, OutcomeKind, Verb
@@ -122,8 +122,8 @@ def keeps_drain_budget(case: Case) -> Refusal | None:
         return None  # How fast versions move is said by windows, waves and the rollouts' own share.
     recent = {
         record.action.node
-        for record in _begun_within(_AN_HOUR, case)
-        if record.action.verb is Verb.DRAIN and record.action.node != name
+        for record in case.facts.begun_by_repairs([Verb.DRAIN], within=_AN_HOUR)
+        if record.action.node != name
     }
     if len(recent) + 1 > budget.max_new_per_hour_count:
         return wait(
@@ -211,7 +211,7 @@ def brakes_in_storm(case: Case) -> Refusal | None:
     event, action = case.policy.mass_event, case.action
     if case.authority is Authority.PERSON or action.verb not in _TOUCHES or is_rollout(action.incident):
         return None
-    begun = [each.action for each in _begun_within(event.brake_window, case) if each.action.verb in _TOUCHES]
+    begun = [each.action for each in case.facts.begun_by_repairs(_TOUCHES, within=event.brake_window)]
     nodes = {each.node for each in begun if each.node is not None}
     if action.node in nodes or any(each.incident == action.incident for each in begun):
         return None
@@ -243,8 +243,8 @@ def keeps_tries(case: Case) -> Refusal | None:
         return None
     others = [
         record
-        for record in _begun_within(max(limits.memory, limits.cool_down), case)
-        if record.action.verb is action.verb and record.action.node == action.node and not _is_same_try(record, case)
+        for record in case.facts.begun_by_repairs([action.verb], within=max(limits.memory, limits.cool_down))
+        if record.action.node == action.node and not _is_same_try(record, case)
     ]
     since = case.facts.taken_at - limits.memory
     try_count = len({(each.action.incident, each.action.try_number) for each in others if each.begun_at > since})
@@ -313,14 +313,6 @@ BUDGETS: tuple[Rule, ...] = (
     brakes_in_storm,
 )
 """In the order in which they are asked: what no waiting mends comes first."""
-
-
-def _begun_within(time: timedelta, case: Case) -> Iterator[ActionRecord]:
-    """Yield what incidents, or people, began within a time: the acts of rollouts are counted by no rule of repair."""
-    since = case.facts.taken_at - time
-    return (
-        record for record in case.facts.records if record.begun_at > since and not is_rollout(record.action.incident)
-    )
 
 
 def _words(repair: Response) -> str:

@@ -3,13 +3,14 @@
 Facts only. Whether an act may be begun on them is `guardrails`' business.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ops_pipelines.core.action import DRAIN_MARK, Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.core.finding import Hazard, Response
-from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName, RolloutId, Topology
+from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName, RolloutId, Topology, is_rollout
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, NodeState, NodeStatus, has_moved_on
 from ops_pipelines.core.plan import RestartCosts
@@ -58,6 +59,8 @@ class ClusterFacts:
     """Nodes of waves that open rollouts have begun: that such a node is last choice is most likely their doing."""
     _standing: "list[_Standing]" = field(default_factory=list, repr=False, compare=False)
     """At most one; handed on by `replace`, so that a storm's many judgements on the same nodes compute it once."""
+    _tally: "list[_Tally]" = field(default_factory=list, init=False, repr=False, compare=False)
+    """At most one; of these records alone."""
 
     @property
     def nodes_not_serving(self) -> frozenset[NodeName]:
@@ -67,6 +70,21 @@ class ClusterFacts:
     def nodes_in(self, partition: str) -> frozenset[NodeName]:
         """Return the nodes of a partition, as the scheduler lists them."""
         return self._stand().by_partition.get(partition, frozenset())
+
+    @property
+    def unwitnessed_drains(self) -> Sequence[ActionRecord]:
+        """The drains that were begun and are not over."""
+        return self._count().unwitnessed_drains
+
+    def begun_by_repairs(self, verbs: Iterable[Verb], *, within: timedelta) -> Sequence[ActionRecord]:
+        """Return what incidents, or people, began with these verbs within a time: rollouts answer no fault."""
+        since, by_verb = self.taken_at - within, self._count().of_repairs
+        return [record for verb in verbs for record in by_verb.get(verb, ()) if record.begun_at > since]
+
+    def _count(self) -> "_Tally":
+        if not self._tally:
+            self._tally.append(_tally_of(self.records))
+        return self._tally[0]
 
     def _stand(self) -> "_Standing":
         if not self._standing or self._standing[0].nodes is not self.nodes:
@@ -96,6 +114,25 @@ def _standing_of(nodes: Mapping[NodeName, NodeStatus]) -> _Standing:
             if node.is_drained or node.state is NodeState.DOWN or not node.is_responding
         ),
         by_partition={partition: frozenset(names) for partition, names in members.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tally:
+    """The records as the rules ask for them: several rules of one judgement, of a thousand records in a storm."""
+
+    unwitnessed_drains: Sequence[ActionRecord]
+    of_repairs: Mapping[Verb, Sequence[ActionRecord]]
+
+
+def _tally_of(records: Sequence[ActionRecord]) -> _Tally:
+    of_repairs: defaultdict[Verb, list[ActionRecord]] = defaultdict(list)
+    for record in records:
+        if not is_rollout(record.action.incident):
+            of_repairs[record.action.verb].append(record)
+    return _Tally(
+        unwitnessed_drains=[each for each in records if each.outcome is None and each.action.verb is Verb.DRAIN],
+        of_repairs=of_repairs,
     )
 
 
@@ -136,8 +173,9 @@ def stricken_nodes(
     On a node that was returned only what was seen since then counts.
     """
     found: dict[NodeName, tuple[Blow, ...]] = {}
+    resumed = [record for record in records if record.action.verb is Verb.RESUME]
     for incident in incidents:
-        since = returned_at(incident, records)
+        since = returned_at(incident, resumed)
         own = [each for each in incident.findings if since is None or (each.last_at or each.found_at) > since]
         if not incident.is_open or not own or not hazard_of(own, hazards).has_ended_job:
             continue
@@ -218,10 +256,8 @@ def drain_owner(node: NodeStatus, records: tuple[ActionRecord, ...]) -> Incident
 def nodes_out_of_service(facts: ClusterFacts, topology: Topology) -> frozenset[NodeName]:
     """Return the declared nodes that take no work, whoever did it, and those whose drain was just begun."""
     out = set(facts.nodes_not_serving & topology.places.keys())
-    for record in facts.records:
-        if record.outcome is not None or record.action.verb is not Verb.DRAIN or record.action.node is None:
-            continue
-        if facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN:
+    for record in facts.unwitnessed_drains:
+        if record.action.node is not None and facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN:
             out.add(record.action.node)
     return frozenset(out)
 

@@ -19,12 +19,11 @@ from ops_pipelines.core.plan import Order
 from ops_pipelines.core.proof import ActProof, Patience, Refusal
 from ops_pipelines.core.sources import SourceError, SourceRefused
 from ops_pipelines.remediate.acts.commands import send_marks
-from ops_pipelines.remediate.acts.facts import FreshFacts, Lease, over_by, read_facts
-from ops_pipelines.remediate.acts.judgement import NO_LEASE, Verdicts, judge_on, sight_of, words_of
+from ops_pipelines.remediate.acts.facts import FreshFacts, Lease, read_facts
+from ops_pipelines.remediate.acts.judgement import NO_LEASE, ActJudge, Verdicts, words_of
 from ops_pipelines.remediate.acts.perform import Progress, Stage, new_record, tell_of_faults
 from ops_pipelines.remediate.guardrails.facts import ClusterFacts
 from ops_pipelines.remediate.testimony import Scene, testify
-from ops_pipelines.remediate.timeliness import read_lateness
 
 AT_ONCE_COUNT = 1_000
 """So many are judged on one reading of the cluster: some seconds' worth, within the lease of 15 s."""
@@ -88,21 +87,10 @@ def _begin(
 ) -> tuple[list[ActionRecord], dict[ActionKey, Progress], Verdicts, dict[Action, Refusal]]:
     """Write the before-entries; return those that may be sent, what is to be said of the others, the verdicts, and why
     some were refused."""
-    sight = sight_of(facts, cluster)
-    shown, lateness = over_by(facts), read_lateness(cluster.ledger, cluster.clock.now())
+    judge = ActJudge(facts, cluster)
 
     def guard(record: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
-        return judge_on(
-            state,
-            record.action,
-            record.plan,
-            facts,
-            cluster,
-            sight=sight,
-            shown=shown,
-            lateness=lateness,
-            actor=AUTOPILOT,
-        )
+        return judge.judge(record.action, record.plan, state)
 
     records = [new_record(order.action, cluster, facts, plan=order.plan) for order in orders]
     now = cluster.clock.now()
