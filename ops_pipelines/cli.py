@@ -39,6 +39,7 @@ from ops_pipelines.terminal.edge import (
     end_with,
     find_incident,
     open_named,
+    print_answer,
 )
 from ops_pipelines.terminal.guard_commands import guard_app
 from ops_pipelines.terminal.node_commands import gates_app, node_check, node_install_app, node_versions
@@ -236,31 +237,29 @@ def status(
     [text], disk_bytes {ledger, snapshots (within it), lake, evidence, pages, dagster, logs, other}: what files take
     here.
     """
-    from dataclasses import replace
-
-    from ops_pipelines.core.health import HealthWord
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.outlook import CANNOT_OPEN, end_without, read_status, status_without
-    from ops_pipelines.terminal.tables import print_status
+    from ops_pipelines.terminal.status import (
+        CANNOT_OPEN,
+        end_without,
+        read_status,
+        status_document,
+        status_json,
+        status_without,
+    )
     from ops_pipelines.terminal.vital_signs import disk_use_of
 
     if wait is not None:
         _await_first_beat(ctx, cluster_file, state=state, code_server=code_server, limit_seconds=wait)
     trouble: Exception | None = None
     try:
-        view = read_status(open_named(ctx, cluster_file, state=state))
-        view = replace(view, disk_bytes=disk_use_of(cluster_file.absolute(), state=state))
+        cluster = open_named(ctx, cluster_file, state=state)
+        found = read_status(cluster, disk_bytes=disk_use_of(cluster_file.absolute(), state=state))
     except CANNOT_OPEN as problem:
-        view, trouble = status_without(problem, cluster_file, state=state), problem
-    if json:
-        typer.echo(to_json(view))
-    else:
-        print_status(console(), view)
+        found, trouble = status_without(problem, cluster_file, state=state), problem
+    print_answer(lambda: status_json(found), lambda: status_document(found), as_json=json)
     if trouble is not None:
         end_without(trouble)
-    end_with(view.problems)
-    if view.health.word == HealthWord.BLIND.value:
+    end_with(found.problems)
+    if found.is_blind:
         raise typer.Exit(ExitCode.NO_ANSWER)
 
 
@@ -423,23 +422,23 @@ def incidents(
     left_to}, diagnosis {cause, culprits, places, at_fault, family, first_action, confidence, confidence_words,
     affected_nodes, evidence_for, evidence_against, alternatives [statement, confidence, why_less_likely], settled_by}].
     """
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.outlook import CANNOT_OPEN, end_without, incidents_without, read_incidents
-    from ops_pipelines.terminal.tables import print_incidents
+    from ops_pipelines.terminal.incidents import (
+        incidents_document,
+        incidents_json,
+        incidents_without,
+        read_incidents,
+    )
+    from ops_pipelines.terminal.status import CANNOT_OPEN, end_without
 
     trouble: Exception | None = None
     try:
-        view = read_incidents(open_named(ctx, cluster_file, state=state), closed_within=RECENT if every else None)
+        found = read_incidents(open_named(ctx, cluster_file, state=state), closed_within=RECENT if every else None)
     except CANNOT_OPEN as problem:
-        view, trouble = incidents_without(problem, cluster_file), problem
-    if json:
-        typer.echo(to_json(view))
-    else:
-        print_incidents(console(), view)
+        found, trouble = incidents_without(problem, cluster_file), problem
+    print_answer(lambda: incidents_json(found), lambda: incidents_document(found), as_json=json)
     if trouble is not None:
         end_without(trouble)
-    end_with(view.problems)
+    end_with(found.problems)
 
 
 @app.command()
@@ -457,18 +456,12 @@ def show(
     explanation, source, evidence [source, position, observed_at, text]], actions [action, plan, begun_at,
     sent_at, finished_at, outcome, witness], entries [seq, written_at, kind, actor, what, entry_hash].
     """
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.outlook import read_story
-    from ops_pipelines.terminal.tables import print_story
+    from ops_pipelines.terminal.incidents import read_story, story_document, story_json
 
     cluster = open_named(ctx, cluster_file)
-    view = read_story(find_incident(incident, cluster), cluster)
-    if json:
-        typer.echo(to_json(view))
-    else:
-        print_story(console(), view)
-    end_with(view.problems)
+    story = read_story(find_incident(incident, cluster), cluster)
+    print_answer(lambda: story_json(story), lambda: story_document(story), as_json=json)
+    end_with(story.problems)
 
 
 @app.command()
@@ -486,17 +479,12 @@ def explain(
     sightings [first_at, last_at, count, where, rule, says, line], actions (as in `show`), bundles [reason, saved_at,
     place, sha256, is_in_ledger, files, missing], related [incident, state, why].
     """
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal import explain as explaining
+    from ops_pipelines.terminal.explain import explain_incident, explanation_document, explanation_json
 
     cluster = open_named(ctx, cluster_file)
-    view = explaining.explain(find_incident(incident, cluster), cluster)
-    if json:
-        typer.echo(to_json(view))
-    else:
-        explaining.print_explanation(console(), view)
-    end_with(view.problems)
+    found = explain_incident(find_incident(incident, cluster), cluster)
+    print_answer(lambda: explanation_json(found), lambda: explanation_document(found), as_json=json)
+    end_with(found.problems)
 
 
 # Here and not above: `--help` lists commands in the order in which they are added.
@@ -526,15 +514,10 @@ def verify(
     \b
     JSON: cluster, is_whole, entry_count, head_hash, first_broken_seq or null, problem.
     """
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.outlook import audit
-    from ops_pipelines.terminal.tables import print_audit
+    from ops_pipelines.terminal.status import audit, audit_document, audit_json
 
-    view = audit(open_named(ctx, cluster_file), expect_head=expect_head)
-    if json:
-        typer.echo(to_json(view))
-    else:
-        print_audit(console(), view)
-    if not view.is_whole:
+    cluster = open_named(ctx, cluster_file)
+    found, name = audit(cluster, expect_head=expect_head), cluster.name
+    print_answer(lambda: audit_json(found, cluster=name), lambda: audit_document(found, cluster=name), as_json=json)
+    if not found.is_whole:
         raise typer.Exit(ExitCode.DAMAGED)

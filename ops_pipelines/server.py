@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import LedgerError
-from ops_pipelines.core.health import HealthWord, blind_without_ledger, judge_health
+from ops_pipelines.core.health import Health, HealthWord, VitalSigns, blind_without_ledger, judge_health
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.policy import PolicyError
@@ -56,8 +56,8 @@ from ops_pipelines.resources.web_access import Admission, WebhookGate
 from ops_pipelines.terminal.approval import LONGEST_FORM_BYTES, FormRefused, SentForm, show_plan, take_yes
 from ops_pipelines.terminal.rollout_pages import NoSuchRollout, RolloutPages
 from ops_pipelines.terminal.served_pages import Listed, NoReview, NotThere, PageInMaking, WeeklyPages, index_document
+from ops_pipelines.terminal.status import health_json
 from ops_pipelines.terminal.team_pages import TeamPages
-from ops_pipelines.terminal.views import HealthView, view_health
 from ops_pipelines.terminal.vital_signs import VitalSignsCollector
 
 _PLACES = {"health": 8, "pages": 10, "reviews": 4, "approvals": 8, "alerts": 4}
@@ -432,9 +432,9 @@ def _metrics(site: Site) -> Route:
 
 def _healthz(site: Site) -> Route:
     def healthz(request: Request) -> Response:
-        view = _read_health(site.open_cluster)
-        status = HTTPStatus.SERVICE_UNAVAILABLE if view.word == HealthWord.BLIND.value else HTTPStatus.OK
-        return Response(to_json(view), status_code=status, media_type="application/json")
+        health, signs = _read_health(site.open_cluster)
+        status = HTTPStatus.SERVICE_UNAVAILABLE if health.word is HealthWord.BLIND else HTTPStatus.OK
+        return Response(to_json(health_json(health, signs)), status_code=status, media_type="application/json")
 
     return _route(site, "/healthz", healthz, kind="health", refuse=_told)
 
@@ -522,12 +522,12 @@ def _calendar(site: Site) -> Route:
     return _route(site, "/calendar.ics", calendar, kind="pages", refuse=_told)
 
 
-def _read_health(open_cluster: OpenCluster) -> HealthView:
+def _read_health(open_cluster: OpenCluster) -> tuple[Health, VitalSigns | None]:
     try:
         signs = read_vital_signs(open_cluster())
     except (LedgerError, PolicyError) as problem:
-        return view_health(blind_without_ledger(str(problem)), None)
-    return view_health(judge_health(signs), signs)
+        return blind_without_ledger(str(problem)), None
+    return judge_health(signs), signs
 
 
 class _WithHeaders:

@@ -197,6 +197,10 @@ class ChainVerdict:
     first_broken_seq: int | None
     problem: str
 
+    @property
+    def is_whole(self) -> bool:
+        return self.first_broken_seq is None and not self.problem
+
 
 Guard = Callable[[ActionRecord, LedgerState], Refusal | ActProof | None]
 """Judges an action on the ledger's state inside the budget transaction: a refusal, or what was proved of it.

@@ -179,6 +179,8 @@ class Items:
     key: str = ""
     at_most: int = 50
     is_ordered: bool = False
+    sign: str = "-"
+    """Before each in a terminal: `+` where they are what argues for something."""
     is_headline: bool = False
 
 

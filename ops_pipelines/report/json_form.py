@@ -9,13 +9,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-def to_json(view: "DataclassInstance | Mapping[str, object]") -> str:
+Keys: TypeAlias = Mapping[str, object]
+"""A document, or a part of one."""
+
+
+def to_json(view: "DataclassInstance | Keys") -> str:
     """Return a view as JSON in ASCII, in which no control character of an untrusted text is left as such."""
     return json.dumps(
         view if isinstance(view, Mapping) else asdict(view), indent=2, ensure_ascii=True, default=_to_plain

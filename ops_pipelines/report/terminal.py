@@ -121,7 +121,7 @@ def _print_block(out: Console, block: Block) -> None:
         case Items():
             shown_items = block.items[: block.at_most]
             for number, each in enumerate(shown_items, start=1):
-                sign = f"{number}. " if block.is_ordered else "- "
+                sign = f"{number}. " if block.is_ordered else f"{block.sign} "
                 out.print(Padding(text_of((sign, *spans_of(each))), (0, 0, 0, 2)))
             _print_left(out, len(block.items) - len(shown_items))
         case Fields():

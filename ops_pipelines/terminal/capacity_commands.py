@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from ops_pipelines.terminal.edge import DEFAULT_CLUSTER_FILE, AsJson, ClusterFile, ExitCode, at_the_edge, complain
+from ops_pipelines.terminal.edge import (
+    DEFAULT_CLUSTER_FILE,
+    AsJson,
+    ClusterFile,
+    ExitCode,
+    at_the_edge,
+    complain,
+    print_answer,
+)
 
 if TYPE_CHECKING:
     from datetime import date
@@ -53,17 +61,16 @@ def forecast(
     from ops_pipelines.capacity.answers import forecast_json
     from ops_pipelines.capacity.forecasting import forecast_quarter
     from ops_pipelines.capacity.report import forecast_document
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console, print_document
 
     desk = _open(ctx, cluster_file)
     day = _day(as_of, desk)
     made = _made(lambda: forecast_quarter(desk, as_of=day))
     limit = desk.capacity_policy.shortage_probability_max
-    if json:
-        typer.echo(to_json(forecast_json(made, shortage_probability_max=limit)))
-    else:
-        print_document(console(), forecast_document(made, shortage_probability_max=limit))
+    print_answer(
+        lambda: forecast_json(made, shortage_probability_max=limit),
+        lambda: forecast_document(made, shortage_probability_max=limit),
+        as_json=json,
+    )
 
 
 @capacity_app.command()
@@ -86,16 +93,11 @@ def plan(
     from ops_pipelines.capacity.answers import plan_json
     from ops_pipelines.capacity.forecasting import forecast_quarter, plan_quarter
     from ops_pipelines.capacity.report import plan_document
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console, print_document
 
     desk = _open(ctx, cluster_file)
     day = _day(as_of, desk)
     made = _made(lambda: plan_quarter(desk, forecast_quarter(desk, as_of=day)))
-    if json:
-        typer.echo(to_json(plan_json(made)))
-    else:
-        print_document(console(), plan_document(made))
+    print_answer(lambda: plan_json(made), lambda: plan_document(made), as_json=json)
 
 
 @capacity_app.command()

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops_pipelines.terminal.edge import DEFAULT_CLUSTER_FILE, ClusterFile, ExitCode, at_the_edge, complain, end_with
+from ops_pipelines.terminal.edge import (
+    DEFAULT_CLUSTER_FILE,
+    ClusterFile,
+    ExitCode,
+    at_the_edge,
+    complain,
+    end_with,
+    print_answer,
+)
 
 if TYPE_CHECKING:
     from ops_pipelines.resources.config.cluster_config import ClusterConfig
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-    from ops_pipelines.terminal.views import DiagnosedTimeView
+    from ops_pipelines.terminal.explain import DiagnosedTime
 
 NOW = "now"
 _LONGEST_BACK_MINUTES = 7 * 24 * 60
@@ -50,27 +58,22 @@ def diagnose(
     `incidents`), sightings (as in `explain`)], gaps [text], problems [text].
     """
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
     from ops_pipelines.resources.config.cluster_file import read_cluster
-    from ops_pipelines.terminal.explain import print_diagnosed
+    from ops_pipelines.terminal.explain import diagnosed_document, diagnosed_json
 
     if not from_lake:
         complain("say --from-lake: it reads what was recorded. What is wrong now, `incidents` and `explain` tell")
         raise typer.Exit(ExitCode.USAGE)
     try:
         now = SystemClock().now()
-        view = look_back(
+        found = look_back(
             read_cluster(cluster_file.absolute()), at=parse_time(at, now=now), back=timedelta(minutes=back), now=now
         )
     except NoSuchTime as problem:
         complain(str(problem))
         raise typer.Exit(ExitCode.USAGE) from problem
-    if json:
-        typer.echo(to_json(view))
-    else:
-        print_diagnosed(console(), view)
-    end_with(view.problems)
+    print_answer(lambda: diagnosed_json(found), lambda: diagnosed_document(found), as_json=json)
+    end_with(found.problems)
 
 
 def parse_time(text: str, *, now: datetime) -> datetime:
@@ -88,10 +91,10 @@ def parse_time(text: str, *, now: datetime) -> datetime:
         ) from problem
 
 
-def look_back(config: "ClusterConfig", *, at: datetime, back: timedelta, now: datetime) -> "DiagnosedTimeView":
+def look_back(config: "ClusterConfig", *, at: datetime, back: timedelta, now: datetime) -> "DiagnosedTime":
     """Return what the lake of `config` shows of [at - back, at]. Raises NoSuchTime, LakeError, PolicyError."""
     from ops_pipelines.review.retrace import find_past_incidents
-    from ops_pipelines.terminal.views import DiagnosedTimeView, view_diagnosed
+    from ops_pipelines.terminal.explain import DiagnosedTime
     from ops_pipelines.wiring import open_lake, read_rules
 
     if at > now:
@@ -114,11 +117,11 @@ def look_back(config: "ClusterConfig", *, at: datetime, back: timedelta, now: da
         release=config.release,
         step_seconds=int(config.lake.step.total_seconds()),
     )
-    return DiagnosedTimeView(
+    return DiagnosedTime(
         cluster=config.name,
         since=found.start,
         at=found.end,
-        incidents=tuple(view_diagnosed(each) for each in found.incidents),
+        incidents=tuple(found.incidents),
         gaps=found.gaps,
         problems=("no sample of this time is recorded: nobody knows how the cluster was",) if found.is_blind else (),
     )

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
-# -- how the answer to a query is printed --
+if TYPE_CHECKING:
+    from ops_pipelines.core.cluster import Cluster
+    from ops_pipelines.core.incident import Incident
+    from ops_pipelines.report.document import Document
+    from ops_pipelines.report.json_form import Keys
+
+# -- how an answer is printed --
 
 
 class AnswerFormat(Enum):
@@ -77,6 +83,17 @@ def _exit_code_of(problem: Exception) -> ExitCode | None:
     return ExitCode.REFUSED if isinstance(problem, ApplyRefused | BackupError | ByHandRefused | NothingYet) else None
 
 
+def print_answer(values: Callable[[], "Keys"], document: Callable[[], "Document"], *, as_json: bool) -> None:
+    """Print an answer: for scripts its values as JSON, for people its document."""
+    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.terminal import console, print_document
+
+    if as_json:
+        typer.echo(to_json(values()))
+    else:
+        print_document(console(), document())
+
+
 def end_with(problems: Iterable[str]) -> None:
     """Name what did not answer and end with the exit code for it."""
     named = list(problems)
@@ -95,10 +112,6 @@ def complain(message: str) -> None:
 
 # -- who calls, which cluster they mean --
 
-
-if TYPE_CHECKING:
-    from ops_pipelines.core.cluster import Cluster
-    from ops_pipelines.core.incident import Incident
 
 ClusterFile = Annotated[
     Path, typer.Option("--cluster", envvar="OPS_PIPELINES_CLUSTER", help="The cluster.yaml of the cluster.")

@@ -1,146 +1,133 @@
-"""What is told of the cluster, of its incidents and of the ledger, also where the cluster cannot be opened."""
+"""What would be done now for each incident: its plan, whether that plan is pending approval, in force or ended, and why
+nothing is done where nothing is.
+
+Values and the ledger's answers alone; `incidents` beside this module says how they are printed and their JSON keys.
+"""
 
 import json
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
 
-import typer
-
-from ops_pipelines.clock import SystemClock
-from ops_pipelines.core.action import Action
+from ops_pipelines.core.action import MESSAGES, Action
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.core.entries import Approval, Entry, EntryKind, LedgerDamaged, LedgerError, LedgerState, Pause
-from ops_pipelines.core.health import Health, HealthWord, judge_health
+from ops_pipelines.core.entries import Approval, Entry, EntryKind, LedgerState
 from ops_pipelines.core.identity import IncidentId, PlanId
-from ops_pipelines.core.incident import Incident, IncidentState
+from ops_pipelines.core.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.core.ledger import Ledger
-from ops_pipelines.core.observation import JobState
+from ops_pipelines.core.overlap import Certainty, Overlap, tell, what_to_do
 from ops_pipelines.core.plan import IncidentPlan, Snapshot
-from ops_pipelines.core.policy import Mode, PolicyError
+from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.proof import Refusal
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.remediate.decide import plan_all
 from ops_pipelines.remediate.guardrails.consents import needs_yes
-from ops_pipelines.remediate.job_fate import standing_marks
-from ops_pipelines.remediate.plans.configuration import vital_signs
 from ops_pipelines.remediate.plans.gate import first_act
 from ops_pipelines.remediate.plans.moments import awaited_act, waiting_moment
-from ops_pipelines.remediate.testimony import count_outcomes, explain_action
-from ops_pipelines.resources.config.kept_files import state_directories
-from ops_pipelines.resources.state_files import PauseFile
-from ops_pipelines.review.shift import node_word
-from ops_pipelines.terminal.edge import ExitCode, complain
-from ops_pipelines.terminal.tables import AuditView, StoryView, view_action, view_audit, view_entry, view_findings
-from ops_pipelines.terminal.views import (
-    IncidentsView,
-    IncidentView,
-    PlanStanding,
-    PlanView,
-    StatusView,
-    count_words,
-    view_health,
-    view_incident,
-    view_marks,
-    view_plan,
-)
-
-# -- a person's word to stop and to go on --
+from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.report.numbers import moment
 
 
-if TYPE_CHECKING:
-    from ops_pipelines.core.cluster import Cluster
+class PlanStanding(Enum):
+    """Where a plan is between thought and deed."""
 
-LEDGER_LIMIT_SECONDS = 1.0
-"""Of the three seconds in which a pause has to stand, the start of the program takes the rest."""
+    WOULD_BE_DONE = "would_be_done"
+    """The mode is observe: it is shown and never started."""
+    WAITS_FOR_APPROVAL = "waits_for_approval"
+    APPROVED = "approved"
+    NEXT = "next"
+    """The mode is auto: it begins with the next run."""
+    HELD_BACK = "held_back"
+    """A guardrail says later; `waits_for` of its incident says why."""
+    IN_FORCE = "in_force"
+    """It is being carried out."""
+    ENDED = "ended"
+    """Carried out, given up, or superseded."""
+    RECORDED = "recorded"
+    """Whether it still holds could not be judged: a system did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """What came of the files."""
+class PlanOutlook:
+    """One plan, and where it is."""
 
-    places: tuple[Path, ...]
-    """Files that were written, or taken away."""
-    problems: tuple[str, ...]
+    recorded: IncidentPlan
+    standing: PlanStanding
+    approval: Approval | None
+    """The one that holds now."""
 
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Return its acts in words; messages with what they say."""
+        return tuple(
+            f"{explain_action(each)}: {each.text}" if each.verb in MESSAGES else explain_action(each)
+            for each in self.recorded.actions
+        )
 
-@dataclass(slots=True, kw_only=True)
-class Recorded:
-    """What came of telling the ledger."""
-
-    cluster: str = ""
-    problem: str | None = "it has not answered yet"
-    """Why it does not know; None: it does."""
-    fault: Exception | None = field(default=None, repr=False)
-    """What nobody thought of."""
-
-
-def pause_beside(order: Pause, cluster_file: Path, *, state: Path | None) -> Beside:
-    """Write the pause file into every state directory that is known."""
-    directories = state_directories(cluster_file, named=state)
-    written, problems = [], []
-    for directory in directories:
-        file = PauseFile(directory)
-        try:
-            file.put(order)
-        except OSError as problem:
-            problems.append(f"{file.path} cannot be written: {problem.strerror}; run this as a user who may")
-        else:
-            written.append(file.path)
-    if not directories:
-        problems.append(f"no state directory is known: {cluster_file} does not name one that is there")
-    return Beside(places=tuple(written), problems=tuple(problems))
+    @property
+    def words(self) -> str:
+        """Return where it is, in words."""
+        if self.standing is PlanStanding.APPROVED and self.approval is not None:
+            return f"approved by {self.approval.actor} until {moment(self.approval.expires_at)}"
+        words = self.standing.value.replace("_", " ")
+        return f"{words} (the mode is observe)" if self.standing is PlanStanding.WOULD_BE_DONE else words
 
 
-def lift_beside(cluster_file: Path, *, state: Path | None) -> Beside:
-    """Take the pause file out of every state directory that is known."""
-    lifted, problems = [], []
-    for directory in state_directories(cluster_file, named=state):
-        file = PauseFile(directory)
-        try:
-            was = file.remove()
-        except OSError as problem:
-            problems.append(f"STILL paused: {file.path} cannot be taken away ({problem.strerror}); do it as who may")
-        else:
-            lifted += [file.path] if was is not None else []
-    return Beside(places=tuple(lifted), problems=tuple(problems))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentOutlook:
+    """One incident, why nothing is done for it now, and the plan that is, was or would be done; None if unknown."""
+
+    incident: Incident
+    plan: PlanOutlook | None
+    waits_for: str | None
+    now: datetime
+
+    @property
+    def open_for(self) -> timedelta:
+        return (self.incident.closed_at or self.now) - self.incident.opened_at
+
+    @property
+    def overlaps(self) -> tuple[str, ...]:
+        """Return the jobs of which two copies ran, or may have run, at once: from when to when, and how sure."""
+        return tuple(_overlap_words(each, self.now) for each in self.incident.overlaps)
+
+    @property
+    def next_step(self) -> str:
+        """Return what will be done, or why nothing is, in one sentence."""
+        incident, plan = self.incident, self.plan
+        match incident.state:
+            case IncidentState.RESOLVED:
+                return f"nothing: resolved ({incident.note})"
+            case IncidentState.MERGED:
+                return f"nothing here: {incident.note}"
+            case IncidentState.ESCALATED:
+                return f"by you: {asked_of_person(incident)}"
+            case IncidentState.VERIFYING:
+                return "the node is tested; then it is returned to service"
+            case IncidentState.PROBATION:
+                return "in service as last choice; well through its probation, it is like any other again"
+            case IncidentState.IN_REPAIR:
+                return f"by you: repair it, then `ops-pipelines repair done {incident.incident}`"
+            case IncidentState.ACTING | IncidentState.OPEN:
+                pass
+        steps = "" if plan is None else plan.steps[0]
+        if plan is not None and len(plan.steps) > 1:
+            steps += f" and {len(plan.steps) - 1} more step{'s' if len(plan.steps) > 2 else ''}"
+        if plan is not None and plan.recorded.left_to:
+            steps += f"; the node is left to the person who drained it ({plan.recorded.left_to})"
+        if self.waits_for is not None:
+            return f"{steps or 'nothing yet'}; waits for {self.waits_for}"
+        if plan is None:
+            return "not known: what would be done now could not be worked out"
+        if plan.standing is PlanStanding.WOULD_BE_DONE:
+            return f"nothing, the mode is observe; in another mode: {steps}"
+        return f"{steps}; {plan.standing.value.replace('_', ' ')}"
 
 
-def pause_in_ledger(order: Pause, open_cluster: Callable[[], "Cluster"], *, is_paused: bool) -> Recorded:
-    """Write the pause into the ledger; where a file `is_paused` already, wait no longer than the limit for it."""
-    recorded = Recorded()
-
-    def tell() -> None:
-        from ops_pipelines.people import orders
-
-        try:
-            cluster = open_cluster()
-            recorded.cluster = cluster.name
-            orders.pause(cluster, actor=order.actor, reason=order.reason)
-            recorded.problem = None
-        except (PolicyError, LedgerError, OSError) as problem:
-            recorded.problem = str(problem)
-        except Exception as problem:  # Carried over to the thread that waits, which raises it.
-            recorded.fault = problem
-
-    teller = threading.Thread(target=tell, daemon=True, name="ledger")
-    teller.start()
-    teller.join(LEDGER_LIMIT_SECONDS if is_paused else None)
-    if recorded.fault is not None and not is_paused:
-        raise recorded.fault
-    if recorded.fault is not None:
-        recorded.problem = str(recorded.fault) or type(recorded.fault).__name__
-    return recorded
-
-
-# -- how the cluster stands, what would be done now for each open incident --
-
-
-_LATELY = timedelta(hours=24)
-_ENTRIES_AT_ONCE = 1000
+def _overlap_words(overlap: Overlap, now: datetime) -> str:
+    words = tell(overlap, now=now)
+    return words if overlap.certainty is Certainty.EXCLUDED else f"{words}. {what_to_do(overlap)}"
 
 
 class Outlook:
@@ -168,37 +155,40 @@ class Outlook:
         return max(given, key=lambda approval: approval.expires_at, default=None)
 
     def awaited(self, incident: IncidentId) -> Action | None:
-        """Return the act with which a plan in force waits for a yes; None if none does."""
+        """Return the act of a plan in force that is pending approval; None if none is."""
         known = next((each for each in self.state.incidents if each.incident == incident), None)
         plan = None if known is None or known.plan is None else self._cluster.ledger.plan(known.plan)
         if known is None or plan is None:
             return None
         return awaited_act(known, plan, self.state, self._cluster.rules.policy)
 
-    def view(self, incident: Incident, *, entries: tuple[Entry, ...] = ()) -> IncidentView:
+    def view(self, incident: Incident, *, entries: tuple[Entry, ...] = ()) -> IncidentOutlook:
         """Return an incident with its plan.
 
         Without a plan that would be made now, the newest one recorded in `entries` is shown, with its standing.
         """
-        now = self._cluster.clock.now()
+        plan, waits_for = self._plan_of(incident, entries)
+        return IncidentOutlook(incident=incident, plan=plan, waits_for=waits_for, now=self._cluster.clock.now())
+
+    def _plan_of(self, incident: Incident, entries: tuple[Entry, ...]) -> tuple[PlanOutlook | None, str | None]:
+        """Return the plan of an incident, and why nothing is done for it now."""
         if incident.state is not IncidentState.OPEN:
             awaited = self.awaited(incident.incident)
             if awaited is not None:
-                asked = self._view_plan(incident.plan, PlanStanding.WAITS_FOR_APPROVAL)
-                return view_incident(incident, plan=asked, waits_for=f"approval of {explain_action(awaited)}", now=now)
-            standing = PlanStanding.IN_FORCE if incident.state is IncidentState.ACTING else PlanStanding.ENDED
-            waits_for = waiting_moment(incident, self._cluster) if incident.state is IncidentState.ACTING else None
-            return view_incident(incident, plan=self._view_plan(incident.plan, standing), waits_for=waits_for, now=now)
+                asked = self._recorded(incident.plan, PlanStanding.WAITS_FOR_APPROVAL)
+                return asked, f"approval of {explain_action(awaited)}"
+            if incident.state is IncidentState.ACTING:
+                in_force = self._recorded(incident.plan, PlanStanding.IN_FORCE)
+                return in_force, waiting_moment(incident, self._cluster)
+            return self._recorded(incident.plan, PlanStanding.ENDED), None
         present = self.present(incident.incident)
         newest = _newest_plan(entries)
         if isinstance(present, Refusal):
-            reason = f"{present.guardrail}: {present.reason}"
-            held = self._view_plan(newest, PlanStanding.HELD_BACK)
-            return view_incident(incident, plan=held, waits_for=reason, now=now)
+            return self._recorded(newest, PlanStanding.HELD_BACK), f"{present.guardrail}: {present.reason}"
         if present is None:
-            return view_incident(incident, plan=self._view_plan(newest, PlanStanding.RECORDED), waits_for=None, now=now)
-        plan = self._view_plan(present.plan, self._standing_of(present))
-        return view_incident(incident, plan=plan, waits_for=self._why_not_begun(plan), now=now)
+            return self._recorded(newest, PlanStanding.RECORDED), None
+        plan = self._recorded(present.plan, self._standing_of(present))
+        return plan, self._why_not_begun(plan)
 
     def _standing_of(self, plan: IncidentPlan) -> PlanStanding:
         policy = self._cluster.rules.policy
@@ -209,7 +199,7 @@ class Outlook:
         is_asked_for = needs_yes(first_act(plan), policy, among=plan.actions)
         return PlanStanding.WAITS_FOR_APPROVAL if is_asked_for else PlanStanding.NEXT
 
-    def _why_not_begun(self, plan: PlanView | None) -> str | None:
+    def _why_not_begun(self, plan: PlanOutlook | None) -> str | None:
         if plan is None:
             return "the next run, which records its plan"
         if plan.standing is PlanStanding.WAITS_FOR_APPROVAL:
@@ -218,73 +208,12 @@ class Outlook:
             return "the end of the pause"
         return None
 
-    def _view_plan(self, plan: PlanId | None, standing: PlanStanding) -> PlanView | None:
+    def _recorded(self, plan: PlanId | None, standing: PlanStanding) -> PlanOutlook | None:
         """Return a recorded plan; a plan that is not in the ledger yet cannot be approved and is not shown."""
         recorded = None if plan is None else self._cluster.ledger.plan(plan)
         if recorded is None:
             return None
-        return view_plan(recorded, standing=standing, approval=self.approval(recorded.plan))
-
-
-def read_incidents(cluster: Cluster, *, closed_within: timedelta | None) -> IncidentsView:
-    """Return the open incidents, each with its plan; those that changed so lately too, or None: no closed ones."""
-    now = cluster.clock.now()
-    outlook = Outlook(cluster)
-    refused = cluster.ledger.why_refused()
-    missing = () if refused is None else (refused.words,)
-    listed = outlook.state.incidents if closed_within is None else cluster.ledger.incidents_since(now - closed_within)
-    return IncidentsView(
-        cluster=cluster.name,
-        taken_at=now,
-        incidents=tuple(outlook.view(incident) for incident in listed),
-        problems=(*missing, *outlook.problems, *(str(each) for each in cluster.troubles)),
-    )
-
-
-def read_story(incident: Incident, cluster: Cluster) -> StoryView:
-    """Return one incident from its findings to its last line in the ledger."""
-    outlook = Outlook(cluster)
-    entries = entries_of(incident, cluster.ledger)
-    return StoryView(
-        cluster=cluster.name,
-        taken_at=cluster.clock.now(),
-        incident=outlook.view(incident, entries=entries),
-        findings=view_findings(incident),
-        actions=tuple(view_action(record) for record in cluster.ledger.records(incident.incident)),
-        entries=tuple(view_entry(entry) for entry in entries),
-        problems=outlook.problems,
-    )
-
-
-def read_status(cluster: Cluster) -> StatusView:
-    """Return the state of the cluster and of the autopilot; what the scheduler does not tell is None and a problem."""
-    problems, nodes_by_state, jobs_by_state, jobs = [], None, None, None
-    try:
-        nodes_by_state = count_words(node_word(node) for node in cluster.scheduler.read_nodes())
-        jobs = cluster.scheduler.read_jobs()
-        present = (job.state.value for job in jobs if job.state in (JobState.PENDING, JobState.RUNNING))
-        jobs_by_state = count_words(present)
-    except SourceError as problem:
-        problems.append(str(problem))
-    now = cluster.clock.now()
-    state = cluster.ledger.read_state(now)
-    recent = tuple(record for record in state.records if record.begun_at > now - _LATELY)
-    signs = vital_signs(cluster, state, now=now)
-    return StatusView(
-        cluster=cluster.name,
-        taken_at=now,
-        health=view_health(judge_health(signs), signs),
-        mode=cluster.rules.policy.mode.value,
-        paused=state.pause,
-        is_autopilot_alive=signs.is_lease_held,
-        nodes_by_state=nodes_by_state,
-        jobs_by_state=jobs_by_state,
-        marked_jobs=None if jobs is None else view_marks(standing_marks(state.records, {job.job: job for job in jobs})),
-        open_incidents_by_state=count_words(incident.state.value for incident in state.incidents),
-        actions_by_outcome=count_outcomes(recent),
-        waiting_evidence_count=signs.undecided_evidence_count,
-        problems=(*problems, *(str(each) for each in cluster.troubles)),
-    )
+        return PlanOutlook(recorded=recorded, standing=standing, approval=self.approval(recorded.plan))
 
 
 def entries_of(incident: Incident, ledger: Ledger) -> tuple[Entry, ...]:
@@ -326,77 +255,3 @@ def _plan_now(cluster: Cluster, state: LedgerState) -> Mapping[IncidentId, Incid
     )
     plans, refusals = plan_all((), snapshot, cluster.rules)
     return {plan.incident: plan for plan in plans} | dict(refusals)
-
-
-def audit(cluster: Cluster, *, expect_head: str | None) -> AuditView:
-    """Return whether the ledger is whole and, if a head hash was noted down earlier, still contains that line."""
-    verdict = cluster.ledger.verify_chain()
-    if expect_head is not None and not verdict.problem and not _has_entry(cluster.ledger, expect_head):
-        verdict = replace(verdict, problem=f"no line has the hash {expect_head}: the chain was cut or replaced")
-    return view_audit(verdict, cluster=cluster.name)
-
-
-def _has_entry(ledger: Ledger, entry_hash: str) -> bool:
-    """Return whether the chain contains a line with this hash."""
-    after = 0
-    while lines := ledger.entries(after=after, limit=_ENTRIES_AT_ONCE):
-        if any(line.entry_hash == entry_hash for line in lines):
-            return True
-        after = lines[-1].seq
-    return False
-
-
-# -- what `status` and `incidents` show where the cluster cannot be opened --
-
-
-CANNOT_OPEN = (PolicyError, LedgerError)
-"""What stands in the way of opening a cluster, and is no fault of ours."""
-_NOT_KNOWN = "whether the autopilot runs, and when it last beat, is not known"
-
-
-def status_without(problem: Exception, cluster_file: Path, *, state: Path | None) -> StatusView:
-    """Return what is known all the same."""
-    pause = found_pause(cluster_file, state=state)
-    since = "" if pause is None else f"{pause.since:%Y-%m-%d %H:%M:%S} UTC"
-    paused = "" if pause is None else f"paused by {pause.actor} since {since}: {pause.reason}"
-    reasons = tuple(each for each in (_what(problem), paused, _NOT_KNOWN) if each)
-    health = Health(word=HealthWord.BLIND, reasons=reasons)
-    return StatusView(
-        cluster=str(cluster_file),
-        taken_at=SystemClock().now(),
-        health=view_health(health, None),
-        mode=None,
-        paused=pause,
-        is_autopilot_alive=None,
-        nodes_by_state=None,
-        jobs_by_state=None,
-        marked_jobs=None,
-        open_incidents_by_state=None,
-        actions_by_outcome=None,
-        waiting_evidence_count=None,
-        problems=(str(problem),),
-    )
-
-
-def incidents_without(problem: Exception, cluster_file: Path) -> IncidentsView:
-    """Return that the incidents are not known, and why."""
-    return IncidentsView(
-        cluster=str(cluster_file), taken_at=SystemClock().now(), incidents=None, problems=(str(problem),)
-    )
-
-
-def found_pause(cluster_file: Path, *, state: Path | None) -> Pause | None:
-    """Return the pause in the first state directory that holds one."""
-    found = (PauseFile(place).read() for place in state_directories(cluster_file, named=state))
-    return next((pause for pause in found if pause is not None), None)
-
-
-def end_without(problem: Exception) -> NoReturn:
-    """Name what is broken, and end with the exit code for it."""
-    complain(str(problem))
-    raise typer.Exit(ExitCode.DAMAGED if isinstance(problem, LedgerDamaged) else ExitCode.NO_ANSWER) from problem
-
-
-def _what(problem: Exception) -> str:
-    what = "the ledger" if isinstance(problem, LedgerError) else "the configuration"
-    return f"{what} cannot be read; why is on standard error"

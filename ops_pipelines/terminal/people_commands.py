@@ -1,13 +1,19 @@
 """What people say by command: approvals, silences, pauses, and the messages that went out."""
 
 import sys
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops_pipelines.core.notes import KeptNote, NoteState, Outbox
+from ops_pipelines.core.notes import KeptNote, NoteState
+from ops_pipelines.report import document as doc
+from ops_pipelines.report.json_form import Keys, fields_of
+from ops_pipelines.report.numbers import moment
 from ops_pipelines.terminal.edge import (
     DEFAULT_CLUSTER_FILE,
     AsJson,
@@ -17,79 +23,13 @@ from ops_pipelines.terminal.edge import (
     at_the_edge,
     complain,
     open_named,
+    print_answer,
     who_calls,
 )
 
-# -- what `messages` answers --
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoteView:
-    """One fact for one recipient. `message` names the message it went into, null before it is tried."""
-
-    key: str
-    state: str
-    audience: str
-    recipient: str
-    incident: str
-    severity: str
-    said: str
-    made_at: datetime
-    sent_at: datetime | None
-    next_at: datetime | None
-    message: str | None
-    attempt_count: int
-    receipt: str
-    problem: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessagesView:
-    """The answer of `messages`: what waits or failed first, then what was sent, each the newest first."""
-
-    cluster: str
-    taken_at: datetime
-    waiting_count: int
-    sent_count: int
-    undeliverable_count: int
-    notes: tuple[NoteView, ...]
-
-
-def view_messages(outbox: Outbox, *, cluster: str, limit: int, now: datetime) -> MessagesView:
-    """Return the newest notes and how many there are in each state; raises LedgerError."""
-    counts = outbox.count_notes()
-    return MessagesView(
-        cluster=cluster,
-        taken_at=now,
-        waiting_count=counts[NoteState.WAITING],
-        sent_count=counts[NoteState.SENT],
-        undeliverable_count=counts[NoteState.UNDELIVERABLE],
-        notes=tuple(_view(kept) for kept in outbox.recent_notes(limit=limit)),
-    )
-
-
-def _view(kept: KeptNote) -> NoteView:
-    note = kept.note
-    return NoteView(
-        key=note.key,
-        state=kept.state.value,
-        audience=note.audience.value,
-        recipient=note.recipient,
-        incident=note.thread,
-        severity=note.severity.value,
-        said=note.line,
-        made_at=note.made_at,
-        sent_at=kept.sent_at,
-        next_at=kept.next_at if kept.state is NoteState.WAITING else None,
-        message=kept.batch,
-        attempt_count=kept.attempt_count,
-        receipt=kept.receipt,
-        problem=kept.problem,
-    )
-
-
-# -- `ops-pipelines approve`, `approval-link`, `pause`, `close` and `resume-autopilot` --
-
+if TYPE_CHECKING:
+    from ops_pipelines.core.cluster import Cluster
+    from ops_pipelines.core.entries import Pause
 
 _LONGEST_APPROVAL_MINUTES = 24 * 60
 """# Assumption: a yes is for the situation that was seen; whoever wants more than a day of them wants `mode: auto`."""
@@ -111,19 +51,18 @@ def approve(
     """
     from ops_pipelines.core.identity import PlanId
     from ops_pipelines.people import orders
-    from ops_pipelines.report.numbers import moment
-    from ops_pipelines.report.terminal import console, print_lines
+    from ops_pipelines.report.terminal import console, print_document, print_lines
     from ops_pipelines.terminal.approval import plan_to_approve, what_stands_in_the_way
-    from ops_pipelines.terminal.outlook import Outlook
-    from ops_pipelines.terminal.tables import print_plan
-    from ops_pipelines.terminal.views import PlanStanding, view_plan
+    from ops_pipelines.terminal.incidents import plan_document
+    from ops_pipelines.terminal.outlook import Outlook, PlanOutlook, PlanStanding
 
     cluster = open_named(ctx, cluster_file)
     outlook = Outlook(cluster)
     known = plan_to_approve(PlanId(plan), cluster, outlook)
     given = outlook.approval(known.plan)
     standing = PlanStanding.WAITS_FOR_APPROVAL if given is None else PlanStanding.APPROVED
-    print_plan(console(), view_plan(known, standing=standing, approval=given))
+    shown = PlanOutlook(recorded=known, standing=standing, approval=given)
+    print_document(console(), plan_document(shown, cluster=cluster.name))
     for notice in what_stands_in_the_way(known, cluster, outlook):
         complain(f"note: {notice}")
     if not yes:
@@ -188,15 +127,15 @@ def pause(
     """
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.entries import Pause
-    from ops_pipelines.report.numbers import moment
     from ops_pipelines.report.terminal import console, print_lines
-    from ops_pipelines.terminal.outlook import pause_beside, pause_in_ledger
 
     if not reason.strip():
         raise typer.BadParameter("it is empty; say why, whoever resumes has to know", param_hint="--reason")
     order = Pause(actor=who_calls(), since=SystemClock().now(), reason=reason.strip())
-    beside = pause_beside(order, cluster_file, state=state)
-    recorded = pause_in_ledger(order, lambda: open_named(ctx, cluster_file, state=state), is_paused=bool(beside.places))
+    beside = _pause_beside(order, cluster_file, state=state)
+    recorded = _pause_in_ledger(
+        order, lambda: open_named(ctx, cluster_file, state=state), is_paused=bool(beside.places)
+    )
     if recorded.problem is not None and not beside.places:
         complain(f"NOT paused: {recorded.problem}")
         for problem in beside.problems:
@@ -260,16 +199,14 @@ def resume_autopilot(
     from ops_pipelines.core.entries import LedgerError
     from ops_pipelines.core.policy import PolicyError
     from ops_pipelines.people import orders
-    from ops_pipelines.report.numbers import moment
     from ops_pipelines.report.terminal import console, print_lines
-    from ops_pipelines.terminal.outlook import lift_beside
 
     # Each of the two may be the only one that can be reached; the file first, for acts would write it down again.
     try:
         cluster = open_named(ctx, cluster_file, state=state)
         before = cluster.ledger.read_state(cluster.clock.now()).pause
     except (PolicyError, LedgerError) as problem:
-        lifted = lift_beside(cluster_file, state=state)
+        lifted = _lift_beside(cluster_file, state=state)
         print_lines(console(), [f"{place} is taken away" for place in lifted.places])
         for still in lifted.problems:
             complain(still)
@@ -282,7 +219,7 @@ def resume_autopilot(
         raise typer.Exit(ExitCode.REFUSED)
     if new_ledger:
         orders.begin_anew(cluster, actor=who_calls(), reason=reason.strip())
-    lifted = lift_beside(cluster_file, state=state)
+    lifted = _lift_beside(cluster_file, state=state)
     if lifted.problems:
         for still in lifted.problems:
             complain(still)
@@ -291,6 +228,96 @@ def resume_autopilot(
     was = "it was not paused" if before is None else f"it was paused by {before.actor} since {moment(before.since)}"
     files = [f"{place} is taken away" for place in lifted.places]
     print_lines(console(), [f"{cluster.name} may act again, in mode {cluster.rules.policy.mode.value}; {was}", *files])
+
+
+_LEDGER_LIMIT_SECONDS = 1.0
+"""Of the three seconds within which a pause has to hold, the start of the program takes the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beside:
+    """What came of the files."""
+
+    places: tuple[Path, ...]
+    """Files that were written, or taken away."""
+    problems: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Recorded:
+    """What came of recording it in the ledger."""
+
+    cluster: str = ""
+    problem: str | None = "it has not answered yet"
+    """Why it does not know; None: it does."""
+    fault: Exception | None = field(default=None, repr=False)
+    """An error that is not the operator's."""
+
+
+def _pause_beside(order: "Pause", cluster_file: Path, *, state: Path | None) -> _Beside:
+    """Write the pause file into every state directory that is known."""
+    from ops_pipelines.resources.config.kept_files import state_directories
+    from ops_pipelines.resources.state_files import PauseFile
+
+    directories = state_directories(cluster_file, named=state)
+    written, problems = [], []
+    for directory in directories:
+        file = PauseFile(directory)
+        try:
+            file.put(order)
+        except OSError as problem:
+            problems.append(f"{file.path} cannot be written: {problem.strerror}; run this as a user who may")
+        else:
+            written.append(file.path)
+    if not directories:
+        problems.append(f"no state directory is known: {cluster_file} does not name one that is there")
+    return _Beside(places=tuple(written), problems=tuple(problems))
+
+
+def _lift_beside(cluster_file: Path, *, state: Path | None) -> _Beside:
+    """Take the pause file out of every state directory that is known."""
+    from ops_pipelines.resources.config.kept_files import state_directories
+    from ops_pipelines.resources.state_files import PauseFile
+
+    lifted, problems = [], []
+    for directory in state_directories(cluster_file, named=state):
+        file = PauseFile(directory)
+        try:
+            was = file.remove()
+        except OSError as problem:
+            problems.append(f"STILL paused: {file.path} cannot be taken away ({problem.strerror}); do it as who may")
+        else:
+            lifted += [file.path] if was is not None else []
+    return _Beside(places=tuple(lifted), problems=tuple(problems))
+
+
+def _pause_in_ledger(order: "Pause", open_cluster: Callable[[], "Cluster"], *, is_paused: bool) -> _Recorded:
+    """Write the pause into the ledger; where a file `is_paused` already, wait no longer than the limit for it."""
+    from ops_pipelines.core.entries import LedgerError
+    from ops_pipelines.core.policy import PolicyError
+    from ops_pipelines.people import orders
+
+    recorded = _Recorded()
+
+    def record() -> None:
+        try:
+            cluster = open_cluster()
+            recorded.cluster = cluster.name
+            orders.pause(cluster, actor=order.actor, reason=order.reason)
+            recorded.problem = None
+        except (PolicyError, LedgerError, OSError) as problem:
+            recorded.problem = str(problem)
+        except Exception as problem:  # Carried over to the thread that waits, which raises it.
+            recorded.fault = problem
+
+    recorder = threading.Thread(target=record, daemon=True, name="ledger")
+    recorder.start()
+    recorder.join(_LEDGER_LIMIT_SECONDS if is_paused else None)
+    if recorded.fault is not None and not is_paused:
+        raise recorded.fault
+    if recorded.fault is not None:
+        recorded.problem = str(recorded.fault) or type(recorded.fault).__name__
+    return recorded
 
 
 def _can_ask() -> bool:
@@ -308,6 +335,7 @@ def _is_agreed(question: str) -> bool:
 
 
 _LONGEST_LIST = 10_000
+_LISTED_STATES = (NoteState.WAITING, NoteState.SENT, NoteState.UNDELIVERABLE)
 
 
 @at_the_edge
@@ -327,44 +355,70 @@ def messages(
     receipt, problem].
     """
     from ops_pipelines.remediate.by_hand import ByHandRefused
-    from ops_pipelines.report.json_form import to_json
 
     cluster = open_named(ctx, cluster_file)
     if cluster.outbox is None:
         raise ByHandRefused(f"{cluster.name} keeps no outbox")
-    view = view_messages(cluster.outbox, cluster=cluster.name, limit=limit, now=cluster.clock.now())
-    if json:
-        typer.echo(to_json(view))
-    else:
-        _print(view)
-
-
-def _print(view: "MessagesView") -> None:
-    from ops_pipelines.report.terminal import console, print_lines
-
-    counts = (
-        f"{view.waiting_count} waiting, {view.sent_count} sent, {view.undeliverable_count} undeliverable; "
-        f"{len(view.notes)} shown"
+    name, now = cluster.name, cluster.clock.now()
+    counts, notes = cluster.outbox.count_notes(), cluster.outbox.recent_notes(limit=limit)
+    print_answer(
+        lambda: _messages_json(notes, counts, cluster=name, now=now),
+        lambda: _messages_document(notes, counts, cluster=name, now=now),
+        as_json=json,
     )
-    lines = [f"{view.cluster}: {counts}"]
-    for note in view.notes:
-        lines += ["", _head(note), f"  {note.said}", f"  {_fate(note, now=view.taken_at)}"]
-    print_lines(console(), lines)
 
 
-def _head(note: "NoteView") -> str:
-    return f"{note.state.upper()}  {note.incident}  to {note.recipient} ({note.audience}, {note.severity})"
+def _messages_json(notes: Sequence[KeptNote], counts: Mapping[NoteState, int], *, cluster: str, now: datetime) -> Keys:
+    return {
+        "cluster": cluster,
+        "taken_at": now,
+        **{f"{state.value}_count": counts[state] for state in _LISTED_STATES},
+        "notes": [
+            {
+                "key": kept.note.key,
+                "state": kept.state,
+                **fields_of(kept.note, "audience recipient"),
+                "incident": kept.note.thread,
+                "severity": kept.note.severity,
+                "said": kept.note.line,
+                "made_at": kept.note.made_at,
+                "sent_at": kept.sent_at,
+                "next_at": kept.next_at if kept.state is NoteState.WAITING else None,
+                "message": kept.batch,
+                **fields_of(kept, "attempt_count receipt problem"),
+            }
+            for kept in notes
+        ],
+    }
 
 
-def _fate(note: "NoteView", *, now: datetime) -> str:
+def _messages_document(
+    notes: Sequence[KeptNote], counts: Mapping[NoteState, int], *, cluster: str, now: datetime
+) -> doc.Document:
+    words = ", ".join(f"{counts[state]} {state.value}" for state in _LISTED_STATES)
+    return doc.Document(
+        title=cluster,
+        state=doc.Span(text=f"{words}; {len(notes)} shown"),
+        cluster=cluster,
+        about="",
+        blocks=[
+            doc.Card(
+                title=f"{kept.state.value.upper()}  {kept.note.thread}  to {kept.note.recipient} "
+                f"({kept.note.audience.value}, {kept.note.severity.value})",
+                rows={"message": kept.note.line, "delivery": _delivery_words(kept, now=now)},
+            )
+            for kept in notes
+        ],
+    )
+
+
+def _delivery_words(kept: KeptNote, *, now: datetime) -> str:
     """Return what became of a note. One that was due long ago waits for its recipient's next turn, not for a time."""
-    from ops_pipelines.report.numbers import moment
-
-    if note.sent_at is not None:
-        return f"{note.message} at {moment(note.sent_at)}: {note.receipt}"
-    tried = f"tried {note.attempt_count} time(s): {note.problem}" if note.problem else "not tried yet"
-    if note.next_at is None:
+    if kept.sent_at is not None:
+        return f"{kept.batch} at {moment(kept.sent_at)}: {kept.receipt}"
+    tried = f"tried {kept.attempt_count} time(s): {kept.problem}" if kept.problem else "not tried yet"
+    if kept.state is not NoteState.WAITING or kept.next_at is None:
         return tried
-    if note.next_at <= now:
-        return f"{tried}; due since {moment(note.next_at)}, goes out with the next message that its recipient may get"
-    return f"{tried}; next at {moment(note.next_at)}"
+    if kept.next_at <= now:
+        return f"{tried}; due since {moment(kept.next_at)}, goes out with the next message that its recipient may get"
+    return f"{tried}; next at {moment(kept.next_at)}"

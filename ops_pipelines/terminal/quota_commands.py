@@ -16,6 +16,7 @@ from ops_pipelines.terminal.edge import (
     ExitCode,
     at_the_edge,
     complain,
+    print_answer,
     who_calls,
 )
 
@@ -91,15 +92,12 @@ def diff(
     """
     from ops_pipelines.quotas.answers import beside_json, beside_what_is_in_force, find_proposal
     from ops_pipelines.quotas.team_report import beside_document
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console, print_document
 
     desk = open_desk(ctx, cluster_file)
     found, cluster = beside_what_is_in_force(find_proposal(proposal, desk), desk), desk.cluster.name
-    if json:
-        typer.echo(to_json(beside_json(found, cluster=cluster)))
-    else:
-        print_document(console(), beside_document(found, cluster=cluster))
+    print_answer(
+        lambda: beside_json(found, cluster=cluster), lambda: beside_document(found, cluster=cluster), as_json=json
+    )
 
 
 @at_the_edge
@@ -122,8 +120,6 @@ def apply(
     from ops_pipelines.quotas.apply import apply as apply_quotas
     from ops_pipelines.quotas.apply import preview
     from ops_pipelines.quotas.team_report import preview_document
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console, print_document
     from ops_pipelines.teams.settings import LimitsOn
 
     desk = open_desk(ctx, cluster_file)
@@ -134,10 +130,9 @@ def apply(
         return
     found = preview(name, desk, actor=who_calls(), limits_on=limits_on)
     cluster = desk.cluster.name
-    if json:
-        typer.echo(to_json(preview_json(found, cluster=cluster)))
-    else:
-        print_document(console(), preview_document(found, cluster=cluster))
+    print_answer(
+        lambda: preview_json(found, cluster=cluster), lambda: preview_document(found, cluster=cluster), as_json=json
+    )
     if found.hindrances:
         raise typer.Exit(ExitCode.REFUSED)
 
@@ -178,15 +173,10 @@ def explain(
     """
     from ops_pipelines.quotas.answers import all_on_team, team_json
     from ops_pipelines.quotas.team_report import team_document
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console, print_document
 
     desk = open_desk(ctx, cluster_file)
     found, cluster = all_on_team(team, _day(day, desk), desk), desk.cluster.name
-    if json:
-        typer.echo(to_json(team_json(found, cluster=cluster)))
-    else:
-        print_document(console(), team_document(found, cluster=cluster))
+    print_answer(lambda: team_json(found, cluster=cluster), lambda: team_document(found, cluster=cluster), as_json=json)
 
 
 @at_the_edge
@@ -203,15 +193,12 @@ def history(
     """
     from ops_pipelines.quotas.answers import history_json
     from ops_pipelines.quotas.team_report import history_document
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console, print_document
 
     desk = open_desk(ctx, cluster_file)
     found, cluster = desk.cluster.ledger.proposals(limit=limit), desk.cluster.name
-    if json:
-        typer.echo(to_json(history_json(found, cluster=cluster)))
-    else:
-        print_document(console(), history_document(found, cluster=cluster))
+    print_answer(
+        lambda: history_json(found, cluster=cluster), lambda: history_document(found, cluster=cluster), as_json=json
+    )
 
 
 def open_desk(ctx: typer.Context, cluster_file: Path) -> "TeamsDesk":

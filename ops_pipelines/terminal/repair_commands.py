@@ -1,7 +1,6 @@
 """`ops-pipelines ladder`, `probation` and `repair`: where nodes stand, which are watched, and which wait for hands.
 
-What they say is `remediate.nodes.tests` and `remediate.by_hand`; the shape of it `ladder_views`, its print
-`ladder_tables`.
+What they answer is `remediate.nodes.tests` and `remediate.by_hand`; its keys and documents are `nodes` beside this.
 """
 
 from typing import Annotated
@@ -18,6 +17,7 @@ from ops_pipelines.terminal.edge import (
     end_with,
     find_incident,
     open_named,
+    print_answer,
     who_calls,
 )
 
@@ -44,45 +44,37 @@ def ladder(
     cause, tries [repair, ended_at, why], next_rung or null, waits_for]. With --explain: cluster, rungs [rung,
     number, acts, precondition, witness, compensation, limit_seconds or null, max_tries or null].
     """
-    from ops_pipelines.remediate.nodes.tests import standings_of
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.ladder import (
-        LadderView,
-        RungsView,
-        print_ladder,
-        print_rungs,
-        view_rungs,
-        view_standing,
+    from ops_pipelines.core.identity import NodeName
+    from ops_pipelines.terminal.nodes import (
+        ladder_document,
+        ladder_json,
+        ladder_places,
+        rungs_document,
+        rungs_json,
     )
     from ops_pipelines.terminal.outlook import Outlook
 
     cluster = open_named(ctx, cluster_file)
+    name, now = cluster.name, cluster.clock.now()
     if explain:
-        policy = cluster.rules.policy
-        rungs = RungsView(cluster=cluster.name, rungs=view_rungs(policy.durations, policy.ladder))
-        if json:
-            typer.echo(to_json(rungs))
-        else:
-            print_rungs(console(), rungs)
+        durations, limits = cluster.rules.policy.durations, cluster.rules.policy.ladder
+        print_answer(
+            lambda: {"cluster": name, "rungs": rungs_json(durations, limits)},
+            lambda: rungs_document(durations, limits, cluster=name),
+            as_json=json,
+        )
         return
     if node is not None and node not in cluster.rules.topology.places:
         complain(f"{node} is not declared in cluster.yaml; check its name there")
         raise typer.Exit(ExitCode.REFUSED)
     outlook = Outlook(cluster)
-    now = cluster.clock.now()
-    standings = standings_of(cluster, outlook.state)
-    view = LadderView(
-        cluster=cluster.name,
-        taken_at=now,
-        nodes=tuple(view_standing(each, outlook, now=now) for each in standings if node in (None, each.node)),
-        problems=outlook.problems,
+    places = ladder_places(cluster, outlook, node=None if node is None else NodeName(node))
+    print_answer(
+        lambda: ladder_json(places, cluster=name, now=now, problems=outlook.problems),
+        lambda: ladder_document(places, cluster=name, now=now),
+        as_json=json,
     )
-    if json:
-        typer.echo(to_json(view))
-    else:
-        print_ladder(console(), view)
-    end_with(view.problems)
+    end_with(outlook.problems)
 
 
 @at_the_edge
@@ -94,25 +86,19 @@ def probation(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FI
     jobs [text] or null if the scheduler did not answer].
     """
     from ops_pipelines.remediate.nodes.tests import probations_of
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.ladder import ProbationsView, print_probations, view_probation
+    from ops_pipelines.terminal.nodes import probations_document, probations_json
 
     cluster = open_named(ctx, cluster_file)
-    now = cluster.clock.now()
+    name, now = cluster.name, cluster.clock.now()
     found = probations_of(cluster, cluster.ledger.read_state(now))
     is_silent = any(each.jobs is None for each in found)
-    view = ProbationsView(
-        cluster=cluster.name,
-        taken_at=now,
-        nodes=tuple(view_probation(each, now=now) for each in found),
-        problems=("the scheduler did not say what runs on them",) if is_silent else (),
+    problems = ["the scheduler did not report what runs on them"] if is_silent else []
+    print_answer(
+        lambda: probations_json(found, cluster=name, now=now, problems=problems),
+        lambda: probations_document(found, cluster=name, now=now),
+        as_json=json,
     )
-    if json:
-        typer.echo(to_json(view))
-    else:
-        print_probations(console(), view)
-    end_with(view.problems)
+    end_with(problems)
 
 
 @repair_app.command("list")
@@ -124,20 +110,13 @@ def list_queue(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_F
     JSON: cluster, taken_at, nodes [node, incident, since, age_seconds, cause, parts [text], asks [text]].
     """
     from ops_pipelines.remediate.by_hand import queue_of
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
-    from ops_pipelines.terminal.ladder import QueueView, print_queue, view_waiting
+    from ops_pipelines.terminal.nodes import queue_document, queue_json
 
     cluster = open_named(ctx, cluster_file)
-    view = QueueView(
-        cluster=cluster.name,
-        taken_at=cluster.clock.now(),
-        nodes=tuple(view_waiting(each) for each in queue_of(cluster)),
+    found, name, now = queue_of(cluster), cluster.name, cluster.clock.now()
+    print_answer(
+        lambda: queue_json(found, cluster=name, now=now), lambda: queue_document(found, cluster=name), as_json=json
     )
-    if json:
-        typer.echo(to_json(view))
-    else:
-        print_queue(console(), view)
 
 
 @repair_app.command()

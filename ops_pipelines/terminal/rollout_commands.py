@@ -13,6 +13,7 @@ from ops_pipelines.terminal.edge import (
     at_the_edge,
     end_with,
     open_named,
+    print_answer,
     who_calls,
 )
 
@@ -49,18 +50,17 @@ def plan(
     contradictions [rule, said, source, nodes], needs_yes_for, warnings.
     """
     from ops_pipelines.core.proof import Refusal
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console, print_document
     from ops_pipelines.rollouts.answers import plan_json
     from ops_pipelines.rollouts.orders import files_of, plan_release
     from ops_pipelines.rollouts.plan_report import plan_document
 
     cluster = open_named(ctx, cluster_file)
     planned = plan_release(files_of(cluster).release(release), cluster)
-    if json:
-        typer.echo(to_json(plan_json(planned, cluster=cluster.name)))
-    else:
-        print_document(console(), plan_document(planned, cluster=cluster.name))
+    print_answer(
+        lambda: plan_json(planned, cluster=cluster.name),
+        lambda: plan_document(planned, cluster=cluster.name),
+        as_json=json,
+    )
     if isinstance(planned.plan, Refusal):
         raise typer.Exit(ExitCode.REFUSED)
 
@@ -310,19 +310,14 @@ def versions(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FIL
     JSON: cluster, taken_at, node_count, drift_count, silent_nodes, problems [text], versions [node, model, component,
     runs or null, seen_at, told_by (node, inventory), should_run or null, said_by, fit (fits, drifts, unknown, free)].
     """
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console
     from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.rollouts.seen_fleet import look_at_versions
-    from ops_pipelines.terminal.versions_view import print_versions, view_versions
+    from ops_pipelines.terminal.nodes import versions_document, versions_json
     from ops_pipelines.wiring import open_lake
 
     cluster = open_named(ctx, cluster_file)
     config = read_cluster(cluster_file)
     lake = open_lake(config, clock=cluster.clock)
-    view = view_versions(look_at_versions(cluster, lake=lake, release=config.release), cluster=cluster.name)
-    if json:
-        typer.echo(to_json(view))
-    else:
-        print_versions(console(), view)
-    end_with(view.problems)
+    seen, name = look_at_versions(cluster, lake=lake, release=config.release), cluster.name
+    print_answer(lambda: versions_json(seen, cluster=name), lambda: versions_document(seen, cluster=name), as_json=json)
+    end_with(seen.problems)

@@ -16,6 +16,7 @@ from ops_pipelines.terminal.edge import (
     at_the_edge,
     complain,
     open_named,
+    print_answer,
     refuse_empty_team,
 )
 
@@ -59,8 +60,6 @@ def cost(
     if ctx.invoked_subcommand is not None:
         return
     from ops_pipelines.costs.report import cost_document, cost_json, holders
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console, print_document
 
     refuse_empty_team(team)
     desk = _open_desk(ctx, cluster_file)
@@ -70,11 +69,11 @@ def cost(
         complain(f"{team[:_NAMED]} held nothing in {charged.month.name}; {', '.join(held) or 'nobody'} did")
         raise typer.Exit(ExitCode.REFUSED)
     cluster = desk.cluster.name
-    if json:
-        typer.echo(to_json(cost_json(charged, cluster=cluster, team=team)))
-    else:
-        document = cost_document(charged, cluster=cluster, month=charged.month.name, team=team)
-        print_document(console(), document)
+    print_answer(
+        lambda: cost_json(charged, cluster=cluster, team=team),
+        lambda: cost_document(charged, cluster=cluster, month=charged.month.name, team=team),
+        as_json=json,
+    )
 
 
 @cost_app.command()
@@ -229,8 +228,6 @@ def placement(
 
     from ops_pipelines.efficiency.placement.document import placement_document, placement_json
     from ops_pipelines.efficiency.placement.report import report_of_day
-    from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.report.terminal import console, print_document
     from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk
 
@@ -238,7 +235,8 @@ def placement(
     desk = assemble_teams_desk(config, cluster=cluster, observatory=assemble_observatory(config, cluster.clock))
     chosen = day.date() if day else desk.clock.now().astimezone(desk.zone).date() - timedelta(days=1)
     report, name = report_of_day(chosen, desk), desk.cluster.name
-    if json:
-        typer.echo(to_json(placement_json(report, cluster=name)))
-    else:
-        print_document(console(), placement_document(report, cluster=name, day=chosen))
+    print_answer(
+        lambda: placement_json(report, cluster=name),
+        lambda: placement_document(report, cluster=name, day=chosen),
+        as_json=json,
+    )

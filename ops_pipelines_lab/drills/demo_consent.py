@@ -13,8 +13,8 @@ from ops_pipelines.core.action import ActionRecord, Verb
 from ops_pipelines.core.entries import Approval
 from ops_pipelines.core.identity import PlanId
 from ops_pipelines.terminal.approval import CONFIRMATION
-from ops_pipelines.terminal.outlook import read_incidents
-from ops_pipelines.terminal.views import PlanStanding
+from ops_pipelines.terminal.incidents import read_incidents
+from ops_pipelines.terminal.outlook import PlanStanding
 from ops_pipelines_lab.drills.demo_evidence import Evidence, Injected, Part, expect
 from ops_pipelines_lab.drills.demo_setup import ANSWERS_FILE
 from ops_pipelines_lab.simulator.twin import Twin
@@ -56,9 +56,9 @@ def answer_what_waits(evidence: Evidence) -> None:
 
 
 def _waiting(evidence: Evidence) -> tuple[PlanId, ...]:
-    views = read_incidents(evidence.cluster, closed_within=None).incidents or ()
-    plans = [view.plan for view in views if view.plan is not None]
-    return tuple(PlanId(plan.plan) for plan in plans if plan.standing is PlanStanding.WAITS_FOR_APPROVAL)
+    found = read_incidents(evidence.cluster, closed_within=None).incidents or ()
+    plans = [each.plan for each in found if each.plan is not None]
+    return tuple(plan.recorded.plan for plan in plans if plan.standing is PlanStanding.WAITS_FOR_APPROVAL)
 
 
 def _approvals(evidence: Evidence) -> Sequence[Approval]:

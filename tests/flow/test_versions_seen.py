@@ -15,10 +15,11 @@ from ops_pipelines.core.rollout import NodeStage
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.report.json_form import to_json
+from ops_pipelines.report.terminal import print_document
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.rollouts.seen_fleet import VersionsSeen, look_at_versions
 from ops_pipelines.rollouts.versions.comparing import Fit, VersionLine
-from ops_pipelines.terminal.versions_view import print_versions, view_versions
+from ops_pipelines.terminal.nodes import versions_document, versions_json
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan
 from tests.scenarios.small_autopilot import SmallAutopilot
 
@@ -133,15 +134,15 @@ def test_lake_that_cannot_be_read_is_told_and_hides_no_live_version(stage: Stage
 
 def test_versions_are_shown_by_how_many_run_them_and_every_drift_by_name(stage: Stage) -> None:
     told = {ONE: "580.1", TWO: "580.1\x1b[31m", THREE: "580.1"}
-    view = view_versions(stage.look(told, release={"driver": "580.1"}), cluster="small")
+    seen = stage.look(told, release={"driver": "580.1"})
     out = io.StringIO()
 
-    print_versions(Console(file=out, width=120, markup=False), view)
+    print_document(Console(file=out, width=120, markup=False), versions_document(seen, cluster="small"))
 
     printed = out.getvalue()
     assert "1 did not answer: gpu004" in printed
     assert "2: gpu001, gpu003" in printed
     assert "\x1b" not in printed
-    parsed = json.loads(to_json(view))
+    parsed = json.loads(to_json(versions_json(seen, cluster="small")))
     assert (parsed["node_count"], parsed["drift_count"]) == (4, 1)
     assert {each["fit"] for each in parsed["versions"]} == {"fits", "drifts", "unknown"}

@@ -17,10 +17,11 @@ from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.sources import Sample, SourceUnavailable, Telemetry
 from ops_pipelines.observe.intake import take_in_conditions
 from ops_pipelines.remediate.plans.overlaps import see_to_overlaps
+from ops_pipelines.report.terminal import print_document
 from ops_pipelines.review.incident_report import report_on
 from ops_pipelines.review.story.timeline import EventKind
 from ops_pipelines.review.week.incidents import overlaps_in
-from ops_pipelines.terminal.explain import explain, print_explanation
+from ops_pipelines.terminal.explain import explain_incident, explanation_document
 from ops_pipelines_lab.simulator import ground_truth
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS
@@ -326,10 +327,11 @@ def test_incident_of_the_silent_node_has_it_and_every_view_shows_it(tmp_path: Pa
 
     ((incident, overlap),) = overlaps(autopilot)
     out = StringIO()
-    print_explanation(Console(file=out, width=200), explain(incident, autopilot.cluster))
+    found = explain_incident(incident, autopilot.cluster)
+    print_document(Console(file=out, width=200), explanation_document(found))
 
     assert incident.nodes == {"gpu001"}
-    (told,) = explain(incident, autopilot.cluster).incident.overlaps
+    (told,) = found.shown.overlaps
     assert all(said in told for said in ("job 1001", "gpu001", CHECKPOINT))
     assert "two copies of job 1001" in out.getvalue()
     since = overlap.later.started_at

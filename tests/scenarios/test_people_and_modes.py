@@ -18,8 +18,8 @@ from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.sources import LogBatch, LogLine
 from ops_pipelines.people import orders
 from ops_pipelines.remediate.acts.facts import Lease
-from ops_pipelines.terminal.outlook import read_incidents
-from ops_pipelines.terminal.tables import print_incidents
+from ops_pipelines.report.terminal import print_document
+from ops_pipelines.terminal.incidents import incidents_document, read_incidents
 from ops_pipelines_lab.simulator import ground_truth
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
@@ -240,11 +240,13 @@ def test_node_left_to_a_foreign_drain_does_not_read_as_if_it_were_rebooted(autop
     out = Console(file=StringIO(), width=200, force_terminal=False)
 
     view = read_incidents(autopilot.cluster, closed_within=None)
-    print_incidents(out, view)
+    print_document(out, incidents_document(view))
 
     (acting,) = view.incidents
-    assert (acting.state, acting.plan is not None and acting.plan.left_to) == ("acting", MAINTENANCE)
-    assert f"left to whoever drained it ({MAINTENANCE})" in acting.next_step
+    assert acting.incident.state is IncidentState.ACTING
+    assert acting.plan is not None
+    assert acting.plan.recorded.left_to == MAINTENANCE
+    assert f"left to the person who drained it ({MAINTENANCE})" in acting.next_step
     assert "reboot node" not in cast("StringIO", out.file).getvalue()
 
 

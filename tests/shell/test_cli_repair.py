@@ -51,7 +51,7 @@ def reboot(desk: Desk, given: Incident) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("ladder",), "no node stands above watching"),
+        (("ladder",), "no node is above watching"),
         (("probation",), "no node is on probation"),
         (("repair", "list"), "the repair queue is empty"),
     ],
@@ -59,7 +59,7 @@ def reboot(desk: Desk, given: Incident) -> None:
 def test_nothing_is_said_to_be_nothing(desk: Desk, words: tuple[str, ...], said: str) -> None:
     answer = desk.run(*words)
 
-    assert (answer.exit_code, answer.stdout.strip()) == (cli.ExitCode.OK, said)
+    assert (answer.exit_code, answer.stdout.splitlines()[-1]) == (cli.ExitCode.OK, said)
 
 
 def test_ladder_says_what_did_not_help_and_what_it_waits_for(desk: Desk) -> None:
@@ -67,7 +67,7 @@ def test_ladder_says_what_did_not_help_and_what_it_waits_for(desk: Desk) -> None
 
     answer = desk.run("ladder", columns=200)
 
-    assert "gpu001  11 return   1 h 0 min" in answer.stdout
+    assert "gpu001 11 return to vendor 1 h " in " ".join(answer.stdout.split())
     assert "reboot did not help: the GPU fell off the bus" in answer.stdout
     assert "waits for hands; then `ops-pipelines repair done INC-0001`" in answer.stdout
 
@@ -92,7 +92,7 @@ def test_ladder_of_another_node_is_empty_and_of_an_unknown_one_refused(desk: Des
 
     other, unknown = desk.run("ladder", "--node", "gpu002"), desk.run("ladder", "--node", "$(reboot)")
 
-    assert "no node stands" in other.stdout
+    assert "no node is above" in other.stdout
     assert unknown.exit_code == cli.ExitCode.REFUSED
     assert "is not declared in cluster.yaml" in unknown.stderr
 

@@ -1,4 +1,4 @@
-"""`explain`: one page that says what broke, why we believe so, what speaks against it, and what will be done."""
+"""`explain`: one page that says what broke, why we believe so, the evidence against it, and what will be done."""
 
 import json
 from dataclasses import replace
@@ -11,11 +11,11 @@ from ops_pipelines.core.fault import Alternative, AtFault, Component, ComponentK
 from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.report.json_form import to_json
-from ops_pipelines.report.terminal import console
+from ops_pipelines.report.terminal import console, print_document
 from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
 from ops_pipelines.terminal.edge import ExitCode
-from ops_pipelines.terminal.explain import print_diagnosed
-from ops_pipelines.terminal.views import DiagnosedTimeView, confidence_words, view_diagnosed
+from ops_pipelines.terminal.explain import DiagnosedTime, diagnosed_document, diagnosed_json
+from ops_pipelines.terminal.incidents import confidence_words
 from tests.shell.desk import HOSTILE, Desk, incident_with, record
 
 SWITCH = Hypothesis(
@@ -34,7 +34,7 @@ SWITCH = Hypothesis(
     settled_by="the port counters of leaf2",
 )
 TITLES = [
-    "What broke", "Why we believe so", "What speaks against it", "What else it could be", "What would settle it",
+    "What broke", "Why we believe so", "Evidence against it", "What else it could be", "What would settle it",
     "What will be done", "What was done", "Evidence kept",
 ]  # fmt: skip
 
@@ -72,7 +72,7 @@ def test_page_says_cause_sureness_culprit_victims_and_what_follows(desk: Desk) -
 
     assert SWITCH.statement in page
     assert "very likely (93%); at fault: fabric, family: fabric" in page
-    assert "culprit  leaf switch leaf2\n" in page
+    assert "culprit  leaf switch leaf2 " in page
     assert "4 nodes: gpu001, gpu002, gpu003, gpu004" in page
     assert "+ no node elsewhere does" in page
     assert "- gpu003 still answers the scheduler" in page
@@ -127,17 +127,17 @@ def test_job_that_the_scheduler_forgot_is_a_victim_all_the_same(desk: Desk) -> N
     forgotten = JobAttempt(job=JobId("77"), started_at=desk.clock.now())
     record(switch_down(desk, victims=frozenset({forgotten})), desk)
 
-    assert "1 job: 77\n" in desk.run("explain", "INC-0001").stdout
+    assert "victims  1 job: 77 " in desk.run("explain", "INC-0001").stdout
 
 
-def test_plan_that_waits_is_shown_with_its_steps_and_how_to_say_yes(desk: Desk) -> None:
+def test_plan_that_waits_is_shown_with_its_steps_and_how_to_approve_it(desk: Desk) -> None:
     plan = desk.lose_gpu("gpu002")
 
     page = desk.run("explain", "INC-0001").stdout
 
     assert "next     drain gpu002 and 6 more steps; waits for approval" in page
     assert "1. drain gpu002" in page
-    assert f"`ops-pipelines approve {plan}` asks for your yes" in page
+    assert f"`ops-pipelines approve {plan}` asks for your approval" in page
     assert "nothing yet" in page
 
 
@@ -304,13 +304,13 @@ def test_confidence_has_words(confidence: float | None, words: str) -> None:
 
 def test_recorded_time_is_told_one_paragraph_an_incident(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     now = desk.clock.now()
-    shown = DiagnosedTimeView(
-        cluster="test", since=now - timedelta(hours=1), at=now, incidents=(view_diagnosed(switch_down(desk)),),
+    shown = DiagnosedTime(
+        cluster="test", since=now - timedelta(hours=1), at=now, incidents=(switch_down(desk),),
         gaps=("gpu_telemetry: no sample",), problems=(),
     )  # fmt: skip
 
-    print_diagnosed(console(), shown)
-    print_diagnosed(console(), replace(shown, incidents=()))
+    print_document(console(), diagnosed_document(shown))
+    print_document(console(), diagnosed_document(replace(shown, incidents=())))
 
     page = capsys.readouterr().out
     assert "INC-0001  since 21 Nov 07:00:00" in page
@@ -318,4 +318,4 @@ def test_recorded_time_is_told_one_paragraph_an_incident(desk: Desk, capsys: pyt
     assert "look at the fabric" in page
     assert "gpu_telemetry: no sample" in page
     assert "what nobody recorded cannot be called healthy" in " ".join(page.split())
-    assert json.loads(to_json(shown))["incidents"][0]["diagnosis"]["confidence"] == 0.93
+    assert json.loads(to_json(diagnosed_json(shown)))["incidents"][0]["diagnosis"]["confidence"] == 0.93

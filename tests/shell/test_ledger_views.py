@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.core.proposal import ProposalEvent
 from ops_pipelines.core.rollout import RolloutState
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
-from ops_pipelines.terminal.tables import view_entry
+from ops_pipelines.terminal.status import gist_of
 from tests.ports.quota_samples import DAY, kept, move, proposal
 from tests.ports.rollout_samples import begun, change, open_rollout
 
@@ -27,7 +27,7 @@ def test_lines_of_a_rollout_say_where_it_is_or_where_its_nodes_are(ledger: SqlLe
     change(ledger, None, begun(two), begun(three))
     change(ledger, replace(opened, state=RolloutState.PAUSED, reason="ada: wait"), actor="ada")
 
-    said = [view_entry(each).what for each in ledger.entries(after=0, limit=9)]
+    said = [gist_of(each) for each in ledger.entries(after=0, limit=9)]
 
     assert said == [
         "ROLL-0001 running: started by ada",
@@ -42,14 +42,14 @@ def test_line_of_another_version_gives_fewer_words_and_no_error(ledger: SqlLedge
     open_rollout(ledger, 1)
     (entry,) = ledger.entries(after=0, limit=1)
 
-    assert isinstance(view_entry(replace(entry, body=body)).what, str)
+    assert isinstance(gist_of(replace(entry, body=body)), str)
 
 
 def test_lines_of_a_proposal_say_where_it_is_and_whose_place_it_took(ledger: SqlLedger) -> None:
     first = kept(ledger)
     second = move(ledger, kept(ledger, proposal(day=DAY + timedelta(days=1))), ProposalEvent.BEGIN)
 
-    said = [view_entry(each).what for each in ledger.entries(after=0, limit=9)]
+    said = [gist_of(each) for each in ledger.entries(after=0, limit=9)]
 
     assert said == [
         f"{first.name} proposed: 05:00",
@@ -63,4 +63,4 @@ def test_line_on_quotas_of_another_version_gives_fewer_words_and_no_error(ledger
     kept(ledger)
     (entry,) = ledger.entries(after=0, limit=1)
 
-    assert isinstance(view_entry(replace(entry, body=body)).what, str)
+    assert isinstance(gist_of(replace(entry, body=body)), str)
