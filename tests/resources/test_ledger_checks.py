@@ -11,7 +11,7 @@ from ops_pipelines.resources.ledger.database import KNOWN_VERSIONS
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_check_contract import node_check
 from tests.resources.ledger_audit_contract import change
-from tests.resources.test_ledger_heartbeat import migrate
+from tests.resources.test_ledger_heartbeat import make_version
 
 GPU003 = NodeName("gpu003")
 
@@ -22,7 +22,7 @@ def url(tmp_path: Path) -> str:
 
 
 def test_ledger_of_the_version_before_keeps_what_it_holds_and_gains_tests_on_nodes(url: str, tmp_path: Path) -> None:
-    migrate(url, "0003")
+    make_version(url, "0003")
     change(
         url,
         "INSERT INTO cursors VALUES ('kernel_log', 'line:17', '2026-03-01T12:00:00.000000Z')",

@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import create_engine
 
 from ops_pipelines.core.entries import LedgerError
 from ops_pipelines.core.policy import Mode
+from ops_pipelines.resources.ledger.database import migrate
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.ports.ledger_heartbeat_contract import beat
 from tests.ports.ledger_samples import NOW
@@ -17,7 +16,7 @@ from tests.resources.ledger_audit_contract import change
 
 def test_ledger_of_the_version_before_keeps_what_it_holds_and_gains_heartbeats(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    migrate(url, "0001")
+    make_version(url, "0001")
     change(url, "INSERT INTO cursors VALUES ('kernel_log', 'line:17', '2026-03-01T12:00:00.000000Z')")
 
     ledger = SqlLedger(url)
@@ -40,13 +39,9 @@ def test_heartbeat_with_a_mode_that_this_program_does_not_know_is_an_error(tmp_p
     ledger.close()
 
 
-def migrate(url: str, revision: str) -> None:
+def make_version(url: str, version: str) -> None:
     """Make the tables of one schema version, as the program of that time did."""
-    config = Config()
-    config.set_main_option("script_location", "ops_pipelines.resources.ledger:migrations")
-    config.set_main_option("path_separator", "os")
     engine = create_engine(url)
     with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        migrate(connection, version)
     engine.dispose()

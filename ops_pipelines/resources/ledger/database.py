@@ -204,14 +204,9 @@ class LedgerDatabase:
 def migrate(connection: Connection, version: str) -> None:
     """Bring the schema up to a version, in the transaction of `connection`."""
     # alembic costs a third of a second to import, and is needed once in a ledger's life.
-    from alembic import command
-    from alembic.config import Config
+    from ops_pipelines.resources.ledger.migrations import upgrade
 
-    config = Config()
-    config.set_main_option("script_location", "ops_pipelines.resources.ledger:migrations")
-    config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    command.upgrade(config, version)
+    upgrade(connection, found=schema_version(connection), version=version)
 
 
 def lock_writers(connection: Connection) -> None:
