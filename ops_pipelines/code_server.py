@@ -17,7 +17,7 @@ LOCATION = "ops_pipelines"
 IMPORTED = (
     *("ops_pipelines.definitions", "ops_pipelines.wiring", "dagster._grpc.server", "dagster_postgres"),
     *("ops_pipelines.resources.ledger.sql_ledger", "ops_pipelines.resources.slurm.scheduler"),
-    *("ops_pipelines.resources.prometheus.range_pages", "ops_pipelines.resources.lake.parquet_lake"),
+    *("ops_pipelines.resources.prometheus", "ops_pipelines.resources.lake.parquet_lake"),
     *("ops_pipelines.resources.fleet.command_fleet", "ops_pipelines.resources.fleet.ansible"),
     *("ops_pipelines.resources.fleet.redfish_update", "ops_pipelines.resources.logs.kernel_log"),
     *("ops_pipelines.resources.notifier", "prometheus_api_client", "psycopg2.extras"),

@@ -331,7 +331,7 @@ def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
     """Return what fills the lake that `config` names."""
     keep_private()
     from ops_pipelines.resources.config.suite_files import read_suite_files
-    from ops_pipelines.resources.prometheus.range_pages import all_queries
+    from ops_pipelines.resources.prometheus import all_queries
 
     simulated = _Simulated(config, clock)
     look_back_seconds = int(config.telemetry.look_back.total_seconds())
@@ -475,7 +475,7 @@ def open_lake_keeper(cluster_file: Path) -> LakeKeeper:
 
 def _metrics(config: ClusterConfig, simulated: _Simulated, clock: Clock) -> MetricSource:
     if config.telemetry.kind is TelemetryKind.PROMETHEUS:
-        from ops_pipelines.resources.prometheus.range_pages import PrometheusMetrics
+        from ops_pipelines.resources.prometheus import PrometheusMetrics
 
         return PrometheusMetrics(config.telemetry, clock=clock)
     if config.telemetry.kind is TelemetryKind.EXPORTERS:
@@ -569,7 +569,7 @@ def _commanded_fleet(config: ClusterConfig, clock: Clock) -> Fleet:
 
 def _telemetry(config: ClusterConfig, simulated: _Simulated) -> Telemetry:
     if config.telemetry.kind is TelemetryKind.PROMETHEUS:
-        from ops_pipelines.resources.prometheus.telemetry import PrometheusTelemetry
+        from ops_pipelines.resources.prometheus import PrometheusTelemetry
 
         return PrometheusTelemetry(config.telemetry)
     if config.telemetry.kind is not TelemetryKind.SIMULATOR:

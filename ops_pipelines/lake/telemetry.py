@@ -1,7 +1,7 @@
 """Raw GPU samples -> readings, the standing of each node, conditions, and what was not believed.
 
 Pure: one set of samples at one instant in, values out. Remembering when a condition began is the intake's business,
-what it means is `observe.rules`; asking a metrics store is `resources.prometheus.telemetry`.
+what it means is `observe.rules`; asking a metrics store is `resources.prometheus`.
 """
 
 import math

@@ -9,14 +9,14 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.notes import Silence, WantedSilence
-from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
+from ops_pipelines.core.sources import SourceNonsense
 from ops_pipelines.resources.config.cluster_config import AlertmanagerSettings
-from ops_pipelines.resources.prometheus.connection import cause_of, read_secret
+from ops_pipelines.resources.http_access import HttpAccess
 
 if TYPE_CHECKING:
     from requests import Response
@@ -33,12 +33,10 @@ class AlertmanagerSilencer:
     """One Alertmanager, or a cluster of them behind one address."""
 
     def __init__(self, settings: AlertmanagerSettings, *, cluster: str, clock: Clock) -> None:
-        """Raise ValueError if `settings` could not work: no URL, or a secret in it."""
-        parts = urlsplit(settings.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ValueError("the Alertmanager URL must be http(s)://host[:port][/path], without user or password")
+        """Raise ValueError if `settings` could not work: no URL, a secret in it, or two credentials."""
+        self._access = HttpAccess(settings, url=f"{settings.url.rstrip('/')}/api/v2", system="Alertmanager")
         self._settings = settings
-        self._url = f"{settings.url.rstrip('/')}/api/v2"
+        self._url = self._access.url
         self._created_by = f"ops-pipelines/{cluster}"
         self._clock = clock
 
@@ -131,45 +129,25 @@ class AlertmanagerSilencer:
         return node if found == ours else None
 
     def _ask(self, method: str, path: str, *, body: object = None, fine: tuple[int, ...] = ()) -> object:
-        from requests import RequestException, Session  # half a second, for whoever has no Alertmanager
+        from requests import RequestException
 
-        settings = self._settings
-        timeout_seconds = settings.timeout.total_seconds()
-        with Session() as session:
-            # Proxies and .netrc of the environment could add secrets; a redirect, too, is not followed.
-            session.trust_env = False
-            session.headers["Content-Type"] = "application/json"
-            if settings.ca_file is not None:
-                session.verify = str(settings.ca_file)
-            if settings.bearer_token_file is not None:
-                session.headers["Authorization"] = f"Bearer {read_secret(settings.bearer_token_file)}"
-            elif settings.basic_auth_user is not None and settings.basic_auth_password_file is not None:
-                session.auth = (settings.basic_auth_user, read_secret(settings.basic_auth_password_file))
+        with self._access.open({"Content-Type": "application/json"}) as session:
             try:
                 with session.request(
                     method,
                     self._url + path,
                     data=None if body is None else json.dumps(body).encode(),
-                    timeout=timeout_seconds,
+                    timeout=self._access.timeout_seconds,
                     allow_redirects=False,
                     stream=True,
                 ) as answer:
-                    return None if answer.status_code in fine else self._decode(answer)
+                    return None if answer.status_code in fine else self._decode(answer, path=path)
             except RequestException as problem:
-                raise SourceUnavailable(
-                    f"{self._url} did not answer within {timeout_seconds:g} s ({cause_of(problem)}); check that it "
-                    "runs, its address and its certificate"
-                ) from None
+                raise self._access.silence(problem) from None
 
-    def _decode(self, answer: "Response") -> object:
-        if answer.status_code in (401, 403):
-            raise SourceUnavailable(f"{self._url} refused the credentials (HTTP {answer.status_code}); check them")
-        if answer.status_code in (400, 422):
-            raise SourceNonsense(
-                f"{self._url} refused the silence (HTTP {answer.status_code}); check alertmanager.labels"
-            )
+    def _decode(self, answer: "Response", *, path: str) -> object:
         if answer.status_code != 200:
-            raise SourceUnavailable(f"{self._url} answered HTTP {answer.status_code}; check its own log and its path")
+            raise self._access.refusal(answer.status_code, path=path, refused="the silence; check alertmanager.labels")
         read = bytearray()
         for chunk in answer.iter_content(65_536):
             read += chunk

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.sources import BodyKind, MetricSource, Page, Query, Sample, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import ExporterTargets
-from ops_pipelines.resources.prometheus.connection import cause_of, read_secret
+from ops_pipelines.resources.http_access import cause_of, read_secret
 
 # -- exporters, scraped --
 

@@ -24,7 +24,7 @@ from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.resources.config.cluster_config import WebhookSettings
 from ops_pipelines.resources.documents import encode
-from ops_pipelines.resources.prometheus.connection import read_secret
+from ops_pipelines.resources.http_access import read_secret
 
 # -- approval links --
 

@@ -57,7 +57,7 @@ class Point:
 
 @dataclass(kw_only=True)
 class FakeStore:
-    """Answers the queries of `resources.prometheus.promql` as Prometheus would, newest value within the look-back."""
+    """Answers the queries of `resources.prometheus` as Prometheus would, newest value within the look-back."""
 
     clock: Clock
     series: list[tuple[Series, list[Point]]] = field(default_factory=list)

@@ -11,7 +11,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.sources import MetricSource, Query
 from ops_pipelines.resources.config.cluster_config import ExporterTargets, TelemetryConfig, TelemetryKind
 from ops_pipelines.resources.exporters import ExporterConfig, ScrapedExporters
-from ops_pipelines.resources.prometheus.range_pages import PrometheusMetrics, RangeLimits, all_queries
+from ops_pipelines.resources.prometheus import PrometheusMetrics, RangeLimits, all_queries
 from tests.lab.metrics_servers import Row, start_prometheus, start_victoria_metrics
 from tests.ports.metrics_contract import MetricsContract, MetricsWorld
 

@@ -16,7 +16,7 @@ from ops_pipelines.observe.live_cycle import next_grid_time, run_cycle
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig, TelemetryKind
 from ops_pipelines.resources.lake.io_manager import store_hour
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.resources.prometheus.range_pages import PrometheusMetrics, RangeLimits, all_queries
+from ops_pipelines.resources.prometheus import PrometheusMetrics, RangeLimits, all_queries
 from tests.flow.fake_store import observatory_on, topology_of
 from tests.lab.metrics_servers import Row, start_prometheus, start_victoria_metrics
 from tests.scenarios.small_autopilot import SmallAutopilot

@@ -24,7 +24,7 @@ from ops_pipelines.core.observation import Signal
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.lake.telemetry import observe_gpus, watched_metrics
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig, TelemetryKind
-from ops_pipelines.resources.prometheus.telemetry import PrometheusTelemetry
+from ops_pipelines.resources.prometheus import PrometheusTelemetry
 from tests.ports.telemetry_contract import TelemetryContract
 
 NOW = datetime(2026, 11, 21, 7, 30, 7, 250_000, tzinfo=UTC)
@@ -292,7 +292,7 @@ def test_adapter_that_could_not_work_is_not_built(build: Callable[[], Prometheus
 
 def test_importing_the_module_does_not_import_the_client() -> None:
     code = (
-        "import sys, ops_pipelines.resources.prometheus.telemetry; "
+        "import sys, ops_pipelines.resources.prometheus; "
         "sys.exit(any(name in sys.modules for name in ('prometheus_api_client', 'pandas', 'requests')))"
     )
 

@@ -25,8 +25,7 @@ from ops_pipelines.core.sources import (
 from ops_pipelines.lake.metrics.range_answer import decode_range_answer
 from ops_pipelines.lake.quantities import read_quantities
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig, TelemetryKind
-from ops_pipelines.resources.prometheus.promql import narrow, newest_values
-from ops_pipelines.resources.prometheus.range_pages import PrometheusMetrics, RangeLimits, all_queries
+from ops_pipelines.resources.prometheus import PrometheusMetrics, RangeLimits, all_queries, narrow, newest_values
 from tests.lab.metrics_servers import Row, start_prometheus, start_victoria_metrics
 
 START = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
@@ -412,7 +411,7 @@ def test_body_that_never_ends_is_given_up(store: Store, clock: PatientClock) -> 
         pytest.param(
             Answer(status=302, body=b"", headers={"Location": "http://127.0.0.1:9/"}),
             SourceUnavailable,
-            "TooManyRedirects",
+            "answered HTTP 302",
             id="a redirect",
         ),
     ],

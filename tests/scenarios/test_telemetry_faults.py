@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig, TelemetryKind
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.resources.prometheus.range_pages import PrometheusMetrics, RangeLimits
+from ops_pipelines.resources.prometheus import PrometheusMetrics, RangeLimits
 from tests.flow.fake_store import FakeStore
 from tests.forked import CONTEXT
 from tests.scenarios.lake_run_processes import (

@@ -3,7 +3,7 @@
 Two ways to one result. The fast one cuts the values out of the bytes and hands them, some megabytes at a time, to
 Arrow's CSV reader; it takes only the tight form that Prometheus, Thanos, Mimir and VictoriaMetrics write, and checks
 each piece of it. All else is read by the strict one, over `json`: slower, and the reference of the tests. What neither
-understands is refused whole; there are no guessed numbers. Asking is `resources.prometheus.range_pages`.
+understands is refused whole; there are no guessed numbers. Asking is `resources.prometheus`.
 """
 
 import json

@@ -22,7 +22,7 @@ from ops_pipelines.core.identity import NodeName, parse_node_name
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.config.redfish_settings import NODE, Authentication, RedfishSettings, find_faults
-from ops_pipelines.resources.prometheus.connection import read_secret
+from ops_pipelines.resources.http_access import read_secret
 
 if TYPE_CHECKING:
     from requests import Response

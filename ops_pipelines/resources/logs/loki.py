@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import cast
-from urllib.parse import urlsplit
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.core.sources import LogBatch, LogLine, SourceNonsense, SourceUnavailable
+from ops_pipelines.core.sources import LogBatch, LogLine, SourceNonsense
 from ops_pipelines.resources.config.cluster_config import LokiSettings
-from ops_pipelines.resources.prometheus.connection import cause_of, read_secret
+from ops_pipelines.resources.http_access import HttpAccess
 
+_PATH = "/loki/api/v1/query_range"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
 _MAX_WINDOWS = 400
@@ -55,19 +55,13 @@ class LokiLogs:
 
     def __init__(self, settings: LokiSettings, *, clock: Clock, source: str = "kernel_log") -> None:
         """Raise ValueError if the settings could not work: no URL, a secret in it, or two credentials."""
-        parts = urlsplit(settings.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ValueError("the Loki URL must be http(s)://host[:port][/path], without user or password")
-        if settings.bearer_token_file is not None and settings.basic_auth_user is not None:
-            raise ValueError("give a bearer token or basic auth, not both")
-        if (settings.basic_auth_user is None) is not (settings.basic_auth_password_file is None):
-            raise ValueError("a user and the file of its password go together")
+        self._access = HttpAccess(settings, url=settings.url, system="Loki", tenant=settings.tenant)
         if not settings.query.strip().startswith("{"):
             raise ValueError(f'{settings.query!r} selects no streams; expected LogQL such as {{job="kernel"}}')
         if settings.window <= timedelta(0) or settings.max_page_lines < 2:
             raise ValueError("window must be above 0, and max_page_lines at least 2")
         self._settings = settings
-        self._url = settings.url.rstrip("/")
+        self._url = self._access.url
         self._clock = clock
         self._source = source
 
@@ -140,62 +134,31 @@ class LokiLogs:
         )
 
     def _ask(self, *, start: int, stop: int, limit: int) -> list[_Entry]:
-        from requests import RequestException, Session  # takes a while to import, and nothing else here needs it
+        from requests import RequestException
 
-        settings = self._settings
         parameters = {
-            "query": settings.query,
+            "query": self._settings.query,
             "start": str(start),
             "end": str(stop),
             "limit": str(limit),
             "direction": "forward",
         }
-        with Session() as session:
-            # A redirect could carry headers to another host; proxies and .netrc of the environment could add secrets.
-            session.trust_env = False
+        with self._access.open({"Accept": "application/json"}) as session:
             try:
                 with session.get(
-                    f"{self._url}/loki/api/v1/query_range",
+                    f"{self._url}{_PATH}",
                     params=parameters,
-                    headers=self._headers(),
-                    auth=self._auth(),
-                    timeout=settings.timeout.total_seconds(),
-                    verify=True if settings.ca_file is None else str(settings.ca_file),
+                    timeout=self._access.timeout_seconds,
                     allow_redirects=False,
                     stream=True,
                 ) as answer:
                     status = answer.status_code
                     body = _read_body(answer.iter_content(1 << 20), url=self._url) if status == 200 else b""
             except (RequestException, OSError) as exc:
-                raise SourceUnavailable(
-                    f"{self._url} did not answer within {settings.timeout.total_seconds():g} s "
-                    f"({cause_of(exc)}); check that it runs, its address and its certificate"
-                ) from None
+                raise self._access.silence(exc) from None
         if status != 200:
-            raise self._refusal(status)
+            raise self._access.refusal(status, path=_PATH, refused="the query; check the LogQL, window and limit")
         return _entries(body, url=self._url)
-
-    def _headers(self) -> dict[str, str]:
-        headers = {"Accept": "application/json"}
-        if self._settings.bearer_token_file is not None:
-            headers["Authorization"] = f"Bearer {read_secret(self._settings.bearer_token_file)}"
-        if self._settings.tenant is not None:
-            headers["X-Scope-OrgID"] = self._settings.tenant
-        return headers
-
-    def _auth(self) -> tuple[str, str] | None:
-        user, password_file = self._settings.basic_auth_user, self._settings.basic_auth_password_file
-        return None if user is None or password_file is None else (user, read_secret(password_file))
-
-    def _refusal(self, status: int) -> SourceUnavailable | SourceNonsense:
-        """Return the error for an answer that is not 200. The body is left out: a proxy may echo what was sent."""
-        if status in (401, 403):
-            return SourceUnavailable(f"{self._url} refused the credentials (HTTP {status}); check token, user, tenant")
-        if status in (400, 422):
-            return SourceNonsense(f"{self._url} refused the query (HTTP {status}); check the LogQL, window and limit")
-        if status == 404:
-            return SourceNonsense(f"{self._url} has no /loki/api/v1/query_range (HTTP 404); check the path of the URL")
-        return SourceUnavailable(f"{self._url} answered HTTP {status}; check its own log")
 
 
 def _is_seen(entry: _Entry, place: _Cursor, seen: Counter[str]) -> bool:
