@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ops_pipelines.lake.quantities import Parsed, WrongKind
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.observe.imports import FileKind, ingest
-from ops_pipelines.resources.outside_files import read_document
+from ops_pipelines.resources.files import read_document
 
 if TYPE_CHECKING:
     import pyarrow as pa

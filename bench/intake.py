@@ -43,8 +43,8 @@ from ops_pipelines.core.scheduler import Scheduler, SchedulerLimits
 from ops_pipelines.core.sources import Sample
 from ops_pipelines.observe.rules import find
 from ops_pipelines.resources.catalogue_files import read_catalogue
+from ops_pipelines.resources.kernel_log import FileTailLogs
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
-from ops_pipelines.resources.logs.kernel_log import FileTailLogs
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines_lab.drills.postgres_server import PostgresServer, find_programs
 from ops_pipelines_lab.drills.stack import free_port

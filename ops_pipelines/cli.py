@@ -137,11 +137,11 @@ def check_config(
     from ops_pipelines.remediate.guardrails.fencing_room import find_gaps, find_objections
     from ops_pipelines.remediate.timeliness import read_lateness
     from ops_pipelines.report.terminal import console, print_fields, print_lines
+    from ops_pipelines.resources.catalogue_files import read_suite_files
     from ops_pipelines.resources.config.cluster_config import offered_means
     from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions
     from ops_pipelines.resources.config.redfish_settings import find_weaknesses
-    from ops_pipelines.resources.config.suite_files import read_suite_files
     from ops_pipelines.resources.web_access import read_link_key
     from ops_pipelines.terminal.config_check import (
         ask_limits,
@@ -384,7 +384,7 @@ def webserver(
 
     from ops_pipelines.gateway import serve as serve_behind_gateway
     from ops_pipelines.logins import Logins, TokenFile, read_proxy_login
-    from ops_pipelines.resources.whole_file import keep_private
+    from ops_pipelines.resources.files import keep_private
 
     keep_private()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")

@@ -19,7 +19,7 @@ IMPORTED = (
     *("ops_pipelines.resources.ledger.sql_ledger", "ops_pipelines.resources.slurm.scheduler"),
     *("ops_pipelines.resources.prometheus", "ops_pipelines.resources.lake.parquet_lake"),
     *("ops_pipelines.resources.fleet.command_fleet", "ops_pipelines.resources.fleet.ansible"),
-    *("ops_pipelines.resources.fleet.redfish_update", "ops_pipelines.resources.logs.kernel_log"),
+    *("ops_pipelines.resources.fleet.redfish_update", "ops_pipelines.resources.kernel_log"),
     *("ops_pipelines.resources.notifier", "prometheus_api_client", "psycopg2.extras"),
     *("ops_pipelines.report.pictures.incidents", "ops_pipelines.remediate.pictures"),
     "ops_pipelines.pages.incident_report",

@@ -55,8 +55,8 @@ def ingest(
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.lake.quantities import WrongKind
     from ops_pipelines.observe import imports as intake
+    from ops_pipelines.resources.files import UnreadableFile, read_document
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-    from ops_pipelines.resources.outside_files import UnreadableFile, read_document
 
     config = _find_config(cluster_file)
     url = _lake_url(lake, config)

@@ -25,7 +25,6 @@ from ops_pipelines.core.scheduler import Scheduler, SchedulerSettings
 from ops_pipelines.core.sources import Accounting, Declared, Logs, MetricSource, ReadComment, Telemetry
 from ops_pipelines.laboratory import laboratory
 from ops_pipelines.remediate.guardrails.fencing_room import within_means
-from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY, BundleFiles
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,
@@ -42,25 +41,31 @@ from ops_pipelines.resources.config.cluster_config import (
 from ops_pipelines.resources.config.in_force import (
     LAST_GOOD_FILE,
     InForce,
+    Stamp,
+    content_of,
     fallbacks_of,
     keep_cluster_file,
     read_cluster_in_force,
     read_kept_plans,
     read_kept_teams,
     read_policy_in_force,
+    remember_state_directory,
+    stamps_of,
     stated_stamps,
     trouble_with_cluster,
 )
-from ops_pipelines.resources.config.kept_files import Stamp, content_of, remember_state_directory, stamps_of
 from ops_pipelines.resources.config.policy_file import read_policy
+from ops_pipelines.resources.files import keep_private
 from ops_pipelines.resources.lake.past_work import LakePastWork, LakeWindow
-from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.state import LedgerChronicle, rules_document
 from ops_pipelines.resources.ledger.watch import SeenFile
 from ops_pipelines.resources.page_files import (
+    BUNDLE_DIRECTORY,
     CAPACITY_DIRECTORY,
     CHARGEBACK_DIRECTORY,
     REPORT_DIRECTORY,
+    BundleFiles,
     ComparisonPages,
     PageFiles,
     PlanDirectory,
@@ -70,7 +75,6 @@ from ops_pipelines.resources.page_files import (
 from ops_pipelines.resources.release_files import ReleaseDirectory
 from ops_pipelines.resources.state_files import JobFactsFile, PauseFile
 from ops_pipelines.resources.web_access import KeyFileSeal
-from ops_pipelines.resources.whole_file import keep_private
 from ops_pipelines.review.replay.replay import PolicyDesk
 from ops_pipelines.review.replay.result import History
 from ops_pipelines.teams.desk import TeamsDesk
@@ -330,7 +334,7 @@ def open_observatory(cluster_file: Path) -> Observatory:
 def assemble_observatory(config: ClusterConfig, clock: Clock) -> Observatory:
     """Return what fills the lake that `config` names."""
     keep_private()
-    from ops_pipelines.resources.config.suite_files import read_suite_files
+    from ops_pipelines.resources.catalogue_files import read_suite_files
     from ops_pipelines.resources.prometheus import all_queries
 
     simulated = _Simulated(config, clock)
@@ -400,11 +404,7 @@ def _desk_of(cluster_file: Path, _stamps: tuple[Stamp, ...]) -> TeamsDesk:
 def assemble_teams_desk(config: ClusterConfig, *, cluster: Cluster, observatory: Observatory) -> TeamsDesk:
     """Return the desk of teams on these ports. Raises ConfigError on a wrong section, or a teams.yaml never right."""
     from ops_pipelines.resources.config.cluster_config import gpu_types, installed_nodes
-    from ops_pipelines.resources.config.policy_sections import (
-        read_advice_settings,
-        read_capacity_policy,
-        read_quota_policy,
-    )
+    from ops_pipelines.resources.config.policy_file import read_advice_settings, read_capacity_policy, read_quota_policy
 
     policy_path = config.policy_path
     copy = _policy_of(config, now=cluster.clock.now()).read_from
@@ -501,7 +501,7 @@ def _metrics(config: ClusterConfig, simulated: _Simulated, clock: Clock) -> Metr
 
 def _accounting(config: ClusterConfig, simulated: _Simulated) -> Accounting | None:
     if config.accounting is AccountingKind.SLURM:
-        from ops_pipelines.resources.slurm.accounting import SlurmAccounting
+        from ops_pipelines.resources.slurm.client import SlurmAccounting
 
         return SlurmAccounting(slurm_conf=config.scheduler.slurm_conf)
     if config.accounting is AccountingKind.NONE:
@@ -513,10 +513,10 @@ def _job_logs(config: ClusterConfig, clock: Clock) -> tuple[Logs, ...]:
     if config.job_logs.kind is JobLogsKind.NONE:
         return ()
     if config.job_logs.loki is not None:
-        from ops_pipelines.resources.logs.loki import LokiLogs
+        from ops_pipelines.resources.loki import LokiLogs
 
         return (LokiLogs(config.job_logs.loki, clock=clock, source="job_logs"),)
-    from ops_pipelines.resources.logs.job_log_files import JobLogFiles
+    from ops_pipelines.resources.log_files import JobLogFiles
 
     return (JobLogFiles(config.job_logs.paths, clock=clock),)
 
@@ -550,8 +550,7 @@ def _commanded_fleet(config: ClusterConfig, clock: Clock) -> Fleet:
     from ops_pipelines.resources.fleet.ansible import AnsibleInstalls
     from ops_pipelines.resources.fleet.command_fleet import CommandFleet, ComposedFleet
     from ops_pipelines.resources.fleet.installs import InstallNotes
-    from ops_pipelines.resources.fleet.redfish_power import RedfishFleet, RedfishPower
-    from ops_pipelines.resources.fleet.redfish_update import RedfishUpdates
+    from ops_pipelines.resources.fleet.redfish_update import RedfishFleet, RedfishPower, RedfishUpdates
     from ops_pipelines.resources.slurm.client import SlurmReboots
 
     fleet, directory = config.fleet, config.state_directory / INSTALL_DIRECTORY
@@ -582,16 +581,16 @@ def _telemetry(config: ClusterConfig, simulated: _Simulated) -> Telemetry:
 
 def _logs(config: ClusterConfig, simulated: _Simulated, clock: Clock) -> Logs:
     if config.logs.kind is LogsKind.FILES:
-        from ops_pipelines.resources.logs.kernel_log import FileTailLogs
+        from ops_pipelines.resources.kernel_log import FileTailLogs
 
         logs = config.logs
         return FileTailLogs(logs.paths, clock=clock, node_name_source=logs.node_name_source, timezone=logs.timezone)
     if config.logs.kind is LogsKind.JOURNALD:
-        from ops_pipelines.resources.logs.kernel_log import JournaldLogs
+        from ops_pipelines.resources.kernel_log import JournaldLogs
 
         return JournaldLogs(directory=config.logs.journal_directory)
     if config.logs.loki is not None:
-        from ops_pipelines.resources.logs.loki import LokiLogs
+        from ops_pipelines.resources.loki import LokiLogs
 
         return LokiLogs(config.logs.loki, clock=clock)
     return simulated.get().logs()

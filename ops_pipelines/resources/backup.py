@@ -19,12 +19,12 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
-from ops_pipelines.resources.config.kept_files import content_of
+from ops_pipelines.resources.config.in_force import content_of
 from ops_pipelines.resources.config.policy_file import read_policy
-from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.resources.config.yaml_file import ConfigError
+from ops_pipelines.resources.files import hand_over, make_directories, put_whole_bytes
 from ops_pipelines.resources.ledger.copying import Copied, copy_out
 from ops_pipelines.resources.ledger.database import has_secret_in_query
-from ops_pipelines.resources.whole_file import hand_over, make_directories, put_whole_bytes
 
 MANIFEST = "manifest.json"
 LEDGER = "ledger.sqlite"

@@ -1,11 +1,4 @@
-"""Reads the tables of `catalogue/` that say what codes and log lines mean, what faults do to jobs, and by which gates
-and suites a node is tested; returns domain values.
-
-What a finding makes of them is `observe.rules`; patterns of log_signatures.csv are matched by `observe.logs.matching`;
-which hazard applies to a fault is chosen by `remediate.timing`; which versions run together is `release_files`'. A
-table that says something unknown, or that the linter refuses, is a fault of this program: the error names the file,
-the row and the word. A site's own table of gates is read by the same function (`ops-pipelines gates`).
-"""
+"""cat"""
 
 import csv
 import math
@@ -15,6 +8,7 @@ from datetime import timedelta
 from enum import Enum
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TypeVar
 
 from ops_pipelines.core.fault import AtFault, Family, FirstAction
@@ -29,8 +23,26 @@ from ops_pipelines.core.finding import (
     NvlinkSubcode,
     RepeatRule,
 )
+from ops_pipelines.core.lake import SuiteFile
 from ops_pipelines.core.node_tests import HealthGate, Suite, parse_suite_name, parse_test_name
 from ops_pipelines.remediate.guardrails.floors_lint import lint_gates, lint_suites
+
+_BYTES_AT_MOST = 1_000_000
+
+
+def read_suite_files(directory: Path) -> tuple[SuiteFile, ...]:
+    """Return the suites of a directory, a file `TABLE.json` each; none where there is none. Never raises."""
+    return tuple(_read(path) for path in sorted(directory.glob("*.json")))
+
+
+def _read(path: Path) -> SuiteFile:
+    try:
+        if path.stat().st_size > _BYTES_AT_MOST:
+            return SuiteFile(path=str(path), table=path.stem, problem=f"larger than {_BYTES_AT_MOST:,} bytes")
+        return SuiteFile(path=str(path), table=path.stem, text=path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        return SuiteFile(path=str(path), table=path.stem, problem=f"cannot be read: {error}")
+
 
 # -- gates and suites --
 

@@ -20,11 +20,11 @@ from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import NodeStatus
 from ops_pipelines.resources.backup import LEDGER, BackupError, Manifest, verify_backup
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
+from ops_pipelines.resources.files import hand_over, make_directories
 from ops_pipelines.resources.ledger.chain import LedgerOrder, Restoration
 from ops_pipelines.resources.ledger.copying import Copied, copy_out, put_in, read_copy, set_aside
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.ledger.watch import Mark, SeenError, SeenFile, judge_found, next_generation
-from ops_pipelines.resources.whole_file import hand_over, make_directories
 
 _OUR_DRAIN = re.compile(rf"{DRAIN_MARK} (?P<cause>\S+?):")
 _DRAINS = frozenset({Verb.DRAIN, Verb.DECLARE_DOWN, Verb.REBOOT})

@@ -27,7 +27,7 @@ from ops_pipelines.core.identity import JobId, parse_job_id
 from ops_pipelines.core.plan import RestartCosts
 from ops_pipelines.core.sources import TIMES_KEPT, CheckpointSeen, JobFactsError, JobFactsReading
 from ops_pipelines.resources.documents import decode, encode
-from ops_pipelines.resources.whole_file import put_whole
+from ops_pipelines.resources.files import put_whole
 
 # -- the pause --
 

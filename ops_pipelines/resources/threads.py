@@ -14,7 +14,7 @@ from apprise.plugins.pagerduty import NotifyPagerDuty, PagerDutyAction
 
 from ops_pipelines.core.identity import digest_of
 from ops_pipelines.core.notes import Message, Severity
-from ops_pipelines.resources.channels import hide_secrets, is_address, one_line
+from ops_pipelines.resources.notifier import hide_secrets, is_address, one_line
 
 _TYPES = {
     Severity.INFO: NotifyType.INFO,

@@ -369,7 +369,7 @@ def _begun(
 ) -> RolloutNode:
     """Return a node at the beginning of a pass of its own: its acts are new ones, its way starts at the first step.
 
-    `versions` are what runs there now: where the way back leads.
+    `versions` are what runs there now: what a rollback restores.
     """
     is_back = start.event is NodeEvent.GO_BACK
     components = {change.component for change in errand.release.changes}

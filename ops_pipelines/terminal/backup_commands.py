@@ -95,8 +95,8 @@ def restore(
     from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.resources.backup import CONFIGURATION, LAKE, BackupError, put_where_missing, verify_backup
     from ops_pipelines.resources.config.cluster_file import read_cluster
+    from ops_pipelines.resources.files import keep_private
     from ops_pipelines.resources.restoring import restore_ledger
-    from ops_pipelines.resources.whole_file import keep_private
     from ops_pipelines.wiring import read_nodes_now
 
     keep_private()

@@ -26,9 +26,8 @@ from ops_pipelines.resources.config.cluster_config import (
     find_install_gaps,
     installed_gpus,
 )
-from ops_pipelines.resources.config.projects_file import read_projects
-from ops_pipelines.resources.config.strict_yaml import ConfigError
-from ops_pipelines.resources.config.teams_file import read_teams
+from ops_pipelines.resources.config.teams_file import read_projects, read_teams
+from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.projects import CapacitySettings, PlannedProject
 from ops_pipelines.teams.settings import LimitsOn

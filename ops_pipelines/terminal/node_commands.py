@@ -367,7 +367,7 @@ def node_versions(
 
     from ops_pipelines.core.identity import parse_node_name
     from ops_pipelines.resources.fleet.documents import versions_to_json
-    from ops_pipelines.resources.node.versions import read_versions
+    from ops_pipelines.resources.node.installs import read_versions
 
     try:
         name = parse_node_name(node or platform.node().split(".", 1)[0])

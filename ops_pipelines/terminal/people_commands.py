@@ -256,7 +256,7 @@ class _Recorded:
 
 def _pause_beside(order: "Pause", cluster_file: Path, *, state: Path | None) -> _Beside:
     """Write the pause file into every state directory that is known."""
-    from ops_pipelines.resources.config.kept_files import state_directories
+    from ops_pipelines.resources.config.in_force import state_directories
     from ops_pipelines.resources.state_files import PauseFile
 
     directories = state_directories(cluster_file, named=state)
@@ -276,7 +276,7 @@ def _pause_beside(order: "Pause", cluster_file: Path, *, state: Path | None) -> 
 
 def _lift_beside(cluster_file: Path, *, state: Path | None) -> _Beside:
     """Take the pause file out of every state directory that is known."""
-    from ops_pipelines.resources.config.kept_files import state_directories
+    from ops_pipelines.resources.config.in_force import state_directories
     from ops_pipelines.resources.state_files import PauseFile
 
     lifted, problems = [], []

@@ -100,7 +100,7 @@ def _failed(making: _Making) -> bool:
 
 if TYPE_CHECKING:
     from ops_pipelines.resources.config.cluster_config import ClusterConfig
-    from ops_pipelines.resources.config.kept_files import Stamp
+    from ops_pipelines.resources.config.in_force import Stamp
 
 
 class NotThere(LookupError):

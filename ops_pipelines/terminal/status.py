@@ -30,7 +30,7 @@ from ops_pipelines.report import document as doc
 from ops_pipelines.report.document import Mood
 from ops_pipelines.report.json_form import Keys, fields_of
 from ops_pipelines.report.numbers import duration
-from ops_pipelines.resources.config.kept_files import state_directories
+from ops_pipelines.resources.config.in_force import state_directories
 from ops_pipelines.resources.state_files import PauseFile
 from ops_pipelines.review.shift import node_word
 from ops_pipelines.terminal.edge import ExitCode, complain

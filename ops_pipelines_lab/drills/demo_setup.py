@@ -11,8 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ops_pipelines.core.plan import RestartCosts
-from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
-from ops_pipelines.resources.page_files import CAPACITY_DIRECTORY, CHARGEBACK_DIRECTORY, PAGE_NAME, REPORT_DIRECTORY
+from ops_pipelines.resources.page_files import (
+    BUNDLE_DIRECTORY,
+    CAPACITY_DIRECTORY,
+    CHARGEBACK_DIRECTORY,
+    PAGE_NAME,
+    REPORT_DIRECTORY,
+)
 from ops_pipelines.resources.state_files import CHECKPOINTS_FILE, COSTS_FILE, JobFactsFile
 from ops_pipelines.wiring import TWIN_DIRECTORY
 from ops_pipelines_lab.drills.demo_releases import ROLLOUT_LIMITS, with_rack_lines, write_releases

@@ -20,8 +20,8 @@ from ops_pipelines.core.record import Chronicle, Decided
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.resources.ledger.chronicle import LedgerChronicle
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.resources.ledger.state import LedgerChronicle
 from ops_pipelines.review.replay.lake_hours import hours_without_decisions
 from ops_pipelines.review.replay.recorded import mark_counterfactual
 from ops_pipelines.review.replay.replay import compare_policies, replay

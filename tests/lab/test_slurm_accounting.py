@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.sources import Accounting, SourceUnavailable
-from ops_pipelines.resources.slurm.accounting import SlurmAccounting
+from ops_pipelines.resources.slurm.client import SlurmAccounting
 from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster
 from tests.lab.slurm_server import start_cluster
 from tests.lab.test_slurm_contract import SlurmWorld

@@ -18,7 +18,7 @@ from ops_pipelines.core.action import OutcomeKind
 from ops_pipelines.core.entries import EntryKind, LedgerDamaged, LedgerError
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import NodeState, NodeStatus
-from ops_pipelines.resources import whole_file
+from ops_pipelines.resources import files as whole_file
 from ops_pipelines.resources.backup import BackupError, PutBack, put_where_missing, verify_backup
 from ops_pipelines.resources.config.cluster_config import LedgerConfig
 from ops_pipelines.resources.config.cluster_file import read_cluster

@@ -25,7 +25,7 @@ from ops_pipelines.resources.config.binding import (
     read_section,
     section_of,
 )
-from ops_pipelines.resources.config.shapes import ExistingFile
+from ops_pipelines.resources.config.yaml_file import ExistingFile
 
 
 class Colour(Enum):

@@ -10,7 +10,7 @@ import pytest
 
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.record import BundleError, SavedBundle
-from ops_pipelines.resources.bundle_files import BundleFiles
+from ops_pipelines.resources.page_files import BundleFiles
 from tests.domain.builders import INCIDENT, NOW, after, ago, incident
 
 OTHER = IncidentId("INC-0002")

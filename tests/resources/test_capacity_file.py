@@ -15,8 +15,8 @@ from ops_pipelines.resources.config import capacity_file
 from ops_pipelines.resources.config.capacity_file import read_capacity
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.cluster_file import read_cluster
-from ops_pipelines.resources.config.policy_sections import CAPACITY_POLICY, read_capacity_policy
-from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.resources.config.policy_file import CAPACITY_POLICY, read_capacity_policy
+from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.teams.projects import (
     Arrival,
     CapacityPolicy,

@@ -9,9 +9,8 @@ import pytest
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.notes import Audience, Message
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.resources.channels import hide_secrets
 from ops_pipelines.resources.config.cluster_config import NotifierConfig, NotifierKind
-from ops_pipelines.resources.notifier import AppriseNotifier, FileNotifier
+from ops_pipelines.resources.notifier import AppriseNotifier, FileNotifier, hide_secrets
 
 # As in test_notifier: apprise 2.2.0 imports imghdr.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")

@@ -45,7 +45,7 @@ from ops_pipelines.resources.config.cluster_config import (
 )
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.policy_file import find_cautions, read_policy
-from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.resources.fleet.command_fleet import CommandFleet
 from ops_pipelines.wiring import assemble_observatory
 from ops_pipelines_lab.drills.lab import POLICY as LAB_POLICY

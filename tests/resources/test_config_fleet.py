@@ -16,7 +16,7 @@ from ops_pipelines.core.sources import SourceError, SourceRefused
 from ops_pipelines.resources.config.cluster_config import AnsibleSettings, RebootBy, find_install_gaps
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.redfish_settings import Authentication, find_weaknesses
-from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.terminal.config_check import call_the_roll
 from ops_pipelines.wiring import assemble
 from tests.resources.install_orders import KEY, NODE, change, order
@@ -251,7 +251,7 @@ def test_redfish_of_the_shipped_sketch_can_be_read(tmp_path: Path) -> None:
 
 def test_sushy_is_not_imported_before_a_bmc_is_asked() -> None:
     program = (
-        "import sys; import ops_pipelines.resources.fleet.redfish_power, ops_pipelines.resources.config.cluster_file;"
+        "import sys; import ops_pipelines.resources.fleet.redfish_update, ops_pipelines.resources.config.cluster_file;"
         "sys.exit(bool({'sushy', 'requests'} & set(sys.modules)))"
     )
 

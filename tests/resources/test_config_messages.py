@@ -8,7 +8,7 @@ import pytest
 
 from ops_pipelines.core.notes import TellRules
 from ops_pipelines.resources.config.cluster_file import read_cluster
-from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.resources.config.yaml_file import ConfigError
 
 CLUSTER = """
 name: test

@@ -17,7 +17,7 @@ from ops_pipelines.resources.config.in_force import (
     SETTLES,
     read_cluster_in_force,
 )
-from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.wiring import OpenedSite
 from tests.shell.desk import CLUSTER_YAML
 from tests.simulator.fake_clock import FakeClock

@@ -9,7 +9,7 @@ import pytest
 
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.observe.logs.tables import tabulate_lines
-from ops_pipelines.resources.logs.job_log_files import JobLogFiles, parse_pattern
+from ops_pipelines.resources.log_files import JobLogFiles, parse_pattern
 from tests.ports.logs_contract import LogsContract
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)

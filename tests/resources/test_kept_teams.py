@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.resources.config.in_force import read_kept_teams
-from ops_pipelines.resources.config.kept_files import stamp_of
-from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.resources.config.in_force import read_kept_teams, stamp_of
+from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.wiring import open_teams_desk
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.sources import LogBatch, LogLine, SourceNonsense, SourceUnavailable
 from ops_pipelines.observe.logs.signals import observe_log_lines
 from ops_pipelines.resources.config.cluster_config import NodeNameSource
-from ops_pipelines.resources.logs.kernel_log import CONTINUED, FileTailLogs, JournaldLogs, parse_line_prefix
+from ops_pipelines.resources.kernel_log import CONTINUED, FileTailLogs, JournaldLogs, parse_line_prefix
 from tests.ports.logs_contract import LogsContract
 
 NOW = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)

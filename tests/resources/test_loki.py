@@ -11,7 +11,7 @@ import pytest
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.sources import LogBatch, SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import LokiSettings
-from ops_pipelines.resources.logs.loki import LokiLogs
+from ops_pipelines.resources.loki import LokiLogs
 from tests.ports.logs_contract import LogsContract
 from tests.resources.fake_loki import FakeLoki, serve_loki
 

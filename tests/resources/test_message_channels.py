@@ -17,9 +17,18 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from ops_pipelines.core.notes import Audience, Link, Message, Severity
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.resources.channels import as_html, as_text, disarm, is_address, one_line
 from ops_pipelines.resources.config.cluster_config import NotifierConfig, NotifierKind
-from ops_pipelines.resources.notifier import AppriseNotifier, FileNotifier, channels_for, read_channels
+from ops_pipelines.resources.notifier import (
+    AppriseNotifier,
+    FileNotifier,
+    as_html,
+    as_text,
+    channels_for,
+    disarm,
+    is_address,
+    one_line,
+    read_channels,
+)
 from tests.simulator.fake_clock import FakeClock
 
 # apprise 2.2.0 imports the standard library's imghdr, which 3.11 and 3.12 warn of; it does without it on 3.13.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ops_pipelines.resources.channels import disarm, is_address
+from ops_pipelines.resources.notifier import disarm, is_address
 
 
 @pytest.mark.parametrize(

@@ -469,7 +469,7 @@ def test_a_fleet_without_the_commands_says_where_to_name_them() -> None:
 def test_the_node_side_is_light_enough_to_answer_in_time() -> None:
     program = (
         "import sys; import ops_pipelines.cli, ops_pipelines.resources.node.installs;"
-        "import ops_pipelines.resources.node.versions;"
+        "import ops_pipelines.resources.node.installs;"
         "sys.exit(bool({'dagster', 'pyarrow', 'numpy', 'sqlalchemy', 'ansible_runner'} & set(sys.modules)))"
     )
 

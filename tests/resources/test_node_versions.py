@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from ops_pipelines import cli
 from ops_pipelines.core.release import Component
 from ops_pipelines.resources.commands import ToolAnswer
-from ops_pipelines.resources.node.versions import Machine, read_versions
+from ops_pipelines.resources.node.installs import Machine, read_versions
 from ops_pipelines.resources.nvml import to_json
 from tests.resources.node_bench import HANGS, NODE, Tools, nvml_reading, says
 

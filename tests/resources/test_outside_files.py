@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.resources.outside_files import UnreadableFile, read_document
+from ops_pipelines.resources.files import UnreadableFile, read_document
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -22,7 +22,7 @@ from ops_pipelines.resources.config.cluster_config import (
     installed_nodes,
 )
 from ops_pipelines.resources.config.cluster_file import read_cluster
-from ops_pipelines.resources.config.strict_yaml import ConfigError, YamlFile
+from ops_pipelines.resources.config.yaml_file import ConfigError, YamlFile
 from ops_pipelines.teams.price import AssetPrice, InstalledNode, PricedBy, PriceModel
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,9 @@ import pytest
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.cluster_file import read_cluster
-from ops_pipelines.resources.config.in_force import ToldOfPlans, read_kept_plans
-from ops_pipelines.resources.config.projects_file import PROJECT, PROJECTS, all_projects, read_projects
-from ops_pipelines.resources.config.strict_yaml import ConfigError
-from ops_pipelines.resources.config.teams_file import read_teams
+from ops_pipelines.resources.config.in_force import PlansInForce, read_kept_plans
+from ops_pipelines.resources.config.teams_file import PLANNED_PROJECT, PROJECTS, all_projects, read_projects, read_teams
+from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.projects import PlannedProject, Project
 from ops_pipelines.wiring import open_teams_desk
@@ -96,7 +95,7 @@ def test_the_shipped_file_can_be_used_and_tells_every_key() -> None:
     assert any(each.probability < 1 for each in found)
     assert any(each.ramp_days for each in found)
     text = config.projects_path.read_text(encoding="utf-8")
-    for key in (*PROJECTS.keys, *PROJECT.keys):
+    for key in (*PROJECTS.keys, *PLANNED_PROJECT.keys):
         assert key in text, key
 
 
@@ -204,12 +203,12 @@ def site(directory: Path, **texts: str) -> ClusterConfig:
     return read_cluster(directory / "cluster.yaml")
 
 
-def told(config: ClusterConfig) -> ToldOfPlans:
+def told(config: ClusterConfig) -> PlansInForce:
     assert config.teams_path is not None
     return read_kept_plans(config, read_teams(config.teams_path))
 
 
-def names(found: ToldOfPlans) -> list[str]:
+def names(found: PlansInForce) -> list[str]:
     return [each.name for each in found.projects]
 
 

@@ -15,9 +15,8 @@ from ops_pipelines.core.policy import ActionClass, Consent
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.resources.config.cluster_config import ClusterConfig, LimitSettings
 from ops_pipelines.resources.config.cluster_file import read_cluster
-from ops_pipelines.resources.config.policy_file import read_policy
-from ops_pipelines.resources.config.policy_sections import QUOTA_FREEZE, QUOTAS, read_quota_policy
-from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.resources.config.policy_file import QUOTA_FREEZE, QUOTAS, read_policy, read_quota_policy
+from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.teams.settings import LimitsOn, QuotaFreeze, QuotaPolicy, RebalanceSettings
 
 ROOT = Path(__file__).parents[2]

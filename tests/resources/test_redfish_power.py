@@ -20,7 +20,7 @@ from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceRefuse
 from ops_pipelines.resources.commands import CommandAnswer
 from ops_pipelines.resources.config.redfish_settings import Authentication, RedfishSettings
 from ops_pipelines.resources.fleet.redfish_line import MAX_ANSWER_BYTES
-from ops_pipelines.resources.fleet.redfish_power import RedfishFleet, RedfishPower
+from ops_pipelines.resources.fleet.redfish_update import RedfishFleet, RedfishPower
 from tests.frames.formats.hardware_invariants import PUBLIC
 from tests.ports.fleet_contract import FleetContract, FleetWorld
 from tests.resources.fake_bmc import (

@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.lake.accounting import read_waiting
 from ops_pipelines.resources.commands import CommandAnswer
-from ops_pipelines.resources.slurm.accounting import DELIMITER, SlurmAccounting
+from ops_pipelines.resources.slurm.client import DELIMITER, SlurmAccounting
 
 RECORDED = Path(__file__).parents[1] / "data" / "slurm"
 START = datetime(2026, 11, 21, 5, tzinfo=UTC)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.resources.config.kept_files import remember_state_directory, state_directories
+from ops_pipelines.resources.config.in_force import remember_state_directory, state_directories
 
 
 @pytest.fixture

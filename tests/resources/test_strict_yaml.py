@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.resources.config.binding import section_of
-from ops_pipelines.resources.config.kept_files import read_kept
-from ops_pipelines.resources.config.strict_yaml import ConfigError, YamlFile, expand_home
+from ops_pipelines.resources.config.in_force import read_kept
+from ops_pipelines.resources.config.yaml_file import ConfigError, YamlFile, expand_home
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

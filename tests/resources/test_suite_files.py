@@ -8,7 +8,7 @@ import pytest
 from ops_pipelines.lake.quality.expectations import expectations_of
 from ops_pipelines.lake.quality.site_suites import expected_at_site, find_suite_faults
 from ops_pipelines.lake.schema import TABLES
-from ops_pipelines.resources.config.suite_files import read_suite_files
+from ops_pipelines.resources.catalogue_files import read_suite_files
 
 COOL = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "temperature_celsius", "max_value": 90}}
 

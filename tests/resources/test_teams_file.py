@@ -12,8 +12,8 @@ from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.quotas.lint import lint_quotas
 from ops_pipelines.quotas.today import Capacity
 from ops_pipelines.resources.config.cluster_file import read_cluster
-from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.config.teams_file import BUDGET, CONTRACT, PROJECT, TEAM, TEAMS, read_teams
+from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.teams.contracts import Agreements, Contract, Remarks
 from ops_pipelines.teams.projects import Project
 from ops_pipelines_lab.simulator.scenario import demo_scenario

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.record import ShelfError
+from ops_pipelines.resources.files import put_whole
 from ops_pipelines.resources.page_files import ComparisonPages, PageFiles
-from ops_pipelines.resources.whole_file import put_whole
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 

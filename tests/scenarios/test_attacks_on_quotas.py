@@ -16,8 +16,8 @@ from ops_pipelines.core.proposal import ProposalId, ProposalState, TeamName
 from ops_pipelines.core.quota_limits import Change, QuotaChange, QuotaProbe, QuotasInForce
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.lake.schema import TABLES
-from ops_pipelines.resources.config.strict_yaml import ConfigError
 from ops_pipelines.resources.config.teams_file import read_teams
+from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.terminal.edge import ExitCode
 from tests.flow.quota_mornings import HOUR, LIMITS, MORNING, SCIENCE, Past, QuotaStage, row_of
 from tests.shell.desk import HOSTILE, Answer

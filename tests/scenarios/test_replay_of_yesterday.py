@@ -26,7 +26,7 @@ from ops_pipelines.remediate.plans.gate import prove_and_record
 from ops_pipelines.remediate.plans.reflex import react
 from ops_pipelines.remediate.snapshot import find_in, keep, record_findings, take_snapshot
 from ops_pipelines.resources.documents import encode
-from ops_pipelines.resources.ledger.chronicle import LedgerChronicle, rules_document
+from ops_pipelines.resources.ledger.state import LedgerChronicle, rules_document
 from ops_pipelines.review.replay.replay import replay
 from ops_pipelines.review.replay.result import Difference, History, Replay
 from ops_pipelines_lab.simulator.journal import FaultKind

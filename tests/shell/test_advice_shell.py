@@ -18,8 +18,8 @@ from ops_pipelines.efficiency.kept import AdviceReport
 from ops_pipelines.efficiency.report import advice_document, advice_json, of_team, report_rows
 from ops_pipelines.report.json_form import to_json
 from ops_pipelines.report.terminal import print_document
-from ops_pipelines.resources.config.policy_sections import read_advice_settings
-from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.resources.config.policy_file import read_advice_settings
+from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.teams.settings import AdviceSettings
 from tests.domain.advice_facts import advice

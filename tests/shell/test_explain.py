@@ -12,7 +12,7 @@ from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.report.json_form import to_json
 from ops_pipelines.report.terminal import console, print_document
-from ops_pipelines.resources.bundle_files import BUNDLE_DIRECTORY
+from ops_pipelines.resources.page_files import BUNDLE_DIRECTORY
 from ops_pipelines.terminal.edge import ExitCode
 from ops_pipelines.terminal.explain import DiagnosedTime, diagnosed_document, diagnosed_json
 from ops_pipelines.terminal.incidents import confidence_words

@@ -15,7 +15,7 @@ from ops_pipelines.core.observation import JobState, Workload
 from ops_pipelines.core.plan import Rules
 from ops_pipelines.remediate.acts.facts import TTL
 from ops_pipelines.remediate.bundle import OPENED
-from ops_pipelines.resources.bundle_files import BundleFiles
+from ops_pipelines.resources.page_files import BundleFiles
 from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS
 from ops_pipelines.run_share import PLANS_TAG, is_left_to_another, shares_under_way
 from ops_pipelines.sensors import remediation as sensor_module

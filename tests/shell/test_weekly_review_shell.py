@@ -16,7 +16,7 @@ from ops_pipelines.pages.review_words import five_sentences, shown_ratio
 from ops_pipelines.pages.weekly_review import write_weekly_review
 from ops_pipelines.report.json_form import to_json
 from ops_pipelines.resources.config.cluster_file import read_cluster
-from ops_pipelines.resources.config.strict_yaml import ConfigError
+from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.resources.page_files import PageFiles
 from ops_pipelines.review.week.weekly_review import WeeklyReview, review_week
 from ops_pipelines.terminal.review_views import view_review

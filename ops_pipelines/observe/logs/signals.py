@@ -3,7 +3,7 @@ believed.
 
 A line is evidence only if the kernel wrote it: Xid or SXid must follow directly on a kernel prefix, so that a program
 which logs the same words is rejected. What a code means is `observe.rules`; reading files is
-`resources.logs.kernel_log`. `match_buffer` finds every signature of the catalogue in whole buffers; it names lines, and
+`resources.kernel_log`. `match_buffer` finds every signature of the catalogue in whole buffers; it names lines, and
 makes no evidence of them.
 """
 

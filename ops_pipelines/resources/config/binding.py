@@ -2,8 +2,8 @@
 
 A value of a subject is declared once, there. What a file adds to it is a table beside its reader: keys that have other
 names, bounds, units. pydantic reads by it, strictly: unknown keys are refused, nothing is converted silently (`"5"` is
-not 5), and a key that is left out has the default of the dataclass. Where a fault stands in a file is `strict_yaml`'s,
-what a text or a number may be `shapes`'.
+not 5), and a key that is left out has the default of the dataclass. Where a fault stands in a file is `yaml_file`'s,
+what a text or a number may be too.
 
     LADDER = section_of(LadderLimits, shapes={"max_reboots_count": Count})
 """

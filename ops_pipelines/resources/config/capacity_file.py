@@ -32,7 +32,7 @@ from ops_pipelines.resources.config.binding import (
     section_of,
 )
 from ops_pipelines.resources.config.cluster_config import ClusterConfig, gpu_types
-from ops_pipelines.resources.config.shapes import (
+from ops_pipelines.resources.config.yaml_file import (
     GpuTypeName,
     HostList,
     Name,
@@ -40,8 +40,8 @@ from ops_pipelines.resources.config.shapes import (
     Probability,
     Watts,
     WholeCents,
+    YamlFile,
 )
-from ops_pipelines.resources.config.strict_yaml import YamlFile
 from ops_pipelines.teams.projects import Arrival, CapacitySettings, LeadTime, RackRoom, Retirement, Sku, StoreExpansion
 
 _ENOUGH_DELIVERIES = 5

@@ -248,7 +248,7 @@ class NotifierConfig:
 
     kind: NotifierKind
     owner_urls_file: Path | None = None
-    """A file of channels (`resources.channels`) for the owners of jobs; None: such messages go to the file only."""
+    """A file of channels (`resources.notifier`) for the owners of jobs; None: such messages go to the file only."""
     team_urls_file: Path | None = None
     on_call_urls_file: Path | None = None
     tell_rules: TellRules = TellRules()

@@ -29,7 +29,6 @@ from ops_pipelines.resources.config.cluster_config import (
     ServeSettings,
 )
 from ops_pipelines.resources.config.redfish_settings import find_faults
-from ops_pipelines.resources.config.shapes import AnyPath, Name
 from ops_pipelines.resources.config.site_sections import (
     ALERTMANAGER,
     FLEETS,
@@ -41,7 +40,6 @@ from ops_pipelines.resources.config.site_sections import (
     SERVE,
     Rack,
 )
-from ops_pipelines.resources.config.strict_yaml import YamlFile
 from ops_pipelines.resources.config.system_sections import (
     ACCOUNTING,
     DECLARED,
@@ -52,6 +50,7 @@ from ops_pipelines.resources.config.system_sections import (
     SCHEDULERS,
     TELEMETRY,
 )
+from ops_pipelines.resources.config.yaml_file import AnyPath, Name, YamlFile
 from ops_pipelines.teams.price import PriceModel
 
 

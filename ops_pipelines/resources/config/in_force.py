@@ -1,14 +1,22 @@
-"""What the files of a site say by now; where one cannot be used, what it said last, and for how long.
+"""What the files of a site say by now; where one cannot be used, what it said last, for how long, and where that is
+kept.
 
-Since when cluster.yaml or policy.yaml cannot be used stands in the state directory beside the copy of the last good
-one, which holds for an hour at most: no restart begins another one. A teams.yaml that was never right is refused:
-without agreements nothing can be shared out. Of capacity.yaml and projects.yaml a plan can do without: then nothing of
-such a file counts, and what is the matter is told. How copies are kept is `kept_files`; what `check-config` reads, it
-reads without copies.
+A copy of the last good file lies in the state directory, so that a slip in a new one stops no morning, in whichever
+process it is met. Beside the copies of cluster.yaml and policy.yaml is since when the file cannot be used: the copy is
+valid for an hour at most, and no restart begins another one. A teams.yaml that was never right is refused: without
+agreements nothing can be shared out. Of capacity.yaml and projects.yaml a plan can do without: then nothing of such a
+file counts, and its trouble is reported. What `check-config` reads, it reads without copies.
+
+Where the state directory is must be known also where cluster.yaml, which names it, is broken or gone: for orders that
+must always work (`pause`) and for showing what is known. So every place counts that is known: what was named, what the
+file says on the line of that key, broken or not, and what this user's last commands found.
 """
 
+import hashlib
 import json
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,22 +28,162 @@ from ops_pipelines.core.policy import ConfigTrouble, Fallback, Mode, Policy
 from ops_pipelines.resources.config.capacity_file import read_capacity
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.cluster_file import read_cluster
-from ops_pipelines.resources.config.kept_files import (
-    Stamp,
-    Told,
-    content_of,
-    keep_copy,
-    read_kept,
-    stamps_of,
-    state_directories,
-)
 from ops_pipelines.resources.config.policy_file import read_policy
-from ops_pipelines.resources.config.projects_file import all_projects, read_projects
-from ops_pipelines.resources.config.strict_yaml import ConfigError
-from ops_pipelines.resources.config.teams_file import read_teams
-from ops_pipelines.resources.whole_file import put_whole
+from ops_pipelines.resources.config.teams_file import all_projects, read_projects, read_teams
+from ops_pipelines.resources.config.yaml_file import MOST_BYTES, ConfigError, expand_home
+from ops_pipelines.resources.files import put_whole, put_whole_bytes
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.projects import CapacitySettings, PlannedProject
+
+# -- what a file of a site says by now --
+
+
+_HOLDS = "cannot be used as it stands, and what it said before holds; `ops-pipelines check-config` names the fault"
+Content = TypeVar("Content")
+Stamp = tuple[int, ...] | None
+"""What tells one content of a file from the next; None without a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept(Generic[Content]):
+    """What a file says, and what is the matter with it."""
+
+    content: Content
+    trouble: str = ""
+    """Why an earlier file counts; empty: the present one does."""
+
+
+def read_kept(
+    path: Path,
+    *,
+    kept: Path,
+    read: Callable[[Path], Content],
+    read_again: Callable[[Path], Content] | None = None,
+) -> Kept[Content]:
+    """Return what `path` says, or what `kept` holds of it from before. Raises ConfigError where neither can be used.
+
+    `read_again` reads the copy where that is to be less strict: other files, which it was checked with, have changed.
+    """
+    before = content_of(path)
+    try:
+        content = read(path)
+    except ConfigError:
+        if content_of(kept) is None:
+            raise
+        return Kept(content=(read_again or read)(kept), trouble=f"{path.name} {_HOLDS}")
+    return Kept(content=content, trouble=keep_copy(path, before, kept=kept))
+
+
+def keep_copy(path: Path, before: bytes | None, *, kept: Path) -> str:
+    """Keep what stood in `path` before it was read and found to be right; return why that cannot be, "" if it can."""
+    # Changed while it was read: the next reading keeps it.
+    if before is None or before != content_of(path) or before == content_of(kept):
+        return ""
+    try:
+        put_whole_bytes(kept, before)
+    except OSError as problem:
+        why = problem.strerror or type(problem).__name__
+        return f"no copy of {path.name} could be kept ({why}): make the state directory writable"
+    return ""
+
+
+def stamp_of(path: Path | None) -> Stamp:
+    """Return what tells one content of a file from the next; None without a file."""
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    # The other two tell a file that was put in place with an older time than the one before it.
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns
+
+
+def stamps_of(paths: Iterable[Path | None]) -> tuple[Stamp, ...]:
+    """Return the stamp of each, in their order."""
+    return tuple(stamp_of(path) for path in paths)
+
+
+def content_of(path: Path) -> bytes | None:
+    """Return what stands in a file; None where it cannot be read, is no file, or is longer than any configuration."""
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            read = file.read(MOST_BYTES + 1)
+    except OSError:
+        return None
+    return read if len(read) <= MOST_BYTES else None
+
+
+# -- where the state directory is, also where cluster.yaml, which says it, is broken or gone --
+
+
+_LINE = re.compile(r"^state_directory[ \t]*:[ \t]*(\S.*?)[ \t]*(?:[ \t]#.*)?\r?$", re.MULTILINE)
+_LONGEST_PATH = 4_096
+_REMEMBERED = "ops_pipelines"
+_MOST_REMEMBERED = 4
+"""Who moves the state directory in cluster.yaml has a process that works in the one before until it is restarted."""
+
+
+def state_directories(cluster_file: Path, *, named: Path | None = None) -> tuple[Path, ...]:
+    """Return the state directories that are there, each once; empty where none is known."""
+    places = [named, *_stated(cluster_file), *_remembered(cluster_file)]
+    there = [place.resolve() for place in places if place is not None and _is_directory(place)]
+    return tuple(dict.fromkeys(there))
+
+
+def remember_state_directory(cluster_file: Path, state_directory: Path) -> None:
+    """Note for this user where the state of a cluster lies. What cannot be noted is done without."""
+    try:
+        note = _note_of(cluster_file)
+        known = _remembered(cluster_file)
+        if known[:1] == (state_directory,):
+            return
+        note.parent.mkdir(parents=True, exist_ok=True)
+        others = [place for place in known if place != state_directory and _is_directory(place)]
+        put_whole(note, "".join(f"{place}\n" for place in [state_directory, *others][:_MOST_REMEMBERED]))
+    except (OSError, RuntimeError):
+        return
+
+
+def _stated(cluster_file: Path) -> Iterator[Path]:
+    text = (content_of(cluster_file) or b"").decode("utf-8", errors="replace")
+    for found in _LINE.finditer(text):
+        value = found[1]
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        if not value or "\0" in value or len(value) > _LONGEST_PATH:
+            continue
+        try:
+            yield cluster_file.resolve().parent / expand_home(value)
+        except (ConfigError, OSError, RuntimeError):
+            continue
+
+
+def _remembered(cluster_file: Path) -> tuple[Path, ...]:
+    """Return what is noted, the newest first."""
+    try:
+        said = (content_of(_note_of(cluster_file)) or b"").decode("utf-8").splitlines()
+    except (RuntimeError, UnicodeDecodeError):
+        return ()
+    return tuple(Path(line) for line in said if line.startswith("/") and "\0" not in line)
+
+
+def _note_of(cluster_file: Path) -> Path:
+    """Return where this user keeps the note. Raises RuntimeError for a user without a home."""
+    stated = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(stated) if stated.startswith("/") else Path.home() / ".local" / "state"
+    name = hashlib.sha256(os.fsencode(cluster_file.absolute())).hexdigest()[:16]
+    return home / _REMEMBERED / f"state_directory_{name}"
+
+
+def _is_directory(place: Path) -> bool:
+    try:
+        return place.is_dir()
+    except (OSError, ValueError):
+        return False
+
 
 # -- what cluster.yaml and policy.yaml say by now --
 
@@ -47,7 +195,6 @@ GRACE = timedelta(hours=1)
 SETTLES = timedelta(seconds=2)
 """A file that was changed less than this ago may be half-written by an editor: half a policy can be a valid one."""
 _MOST_SHOWN = 300
-Content = TypeVar("Content")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +365,7 @@ _NOTHING = "cannot be used, so nothing of it counts; `ops-pipelines check-config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldOfPlans:
+class PlansInForce:
     """What is planned, and what is the matter with the files that say so."""
 
     capacity: CapacitySettings | None
@@ -227,12 +374,12 @@ class ToldOfPlans:
     trouble: str = ""
 
 
-def read_kept_teams(path: Path, *, kept: Path) -> Told[Agreements]:
+def read_kept_teams(path: Path, *, kept: Path) -> Kept[Agreements]:
     """Return what `path` says, or what `kept` holds of it from before. Raises ConfigError where neither can be used."""
     return read_kept(path, kept=kept, read=read_teams)
 
 
-def read_kept_plans(config: ClusterConfig, agreements: Agreements | None) -> ToldOfPlans:
+def read_kept_plans(config: ClusterConfig, agreements: Agreements | None) -> PlansInForce:
     """Return what capacity.yaml and projects.yaml say, or said last. Raises nothing: their troubles are told."""
     troubles = []
     capacity: CapacitySettings | None = None
@@ -260,7 +407,7 @@ def read_kept_plans(config: ClusterConfig, agreements: Agreements | None) -> Tol
         else:
             stated = projects.content
             troubles.append(projects.trouble)
-    return ToldOfPlans(
+    return PlansInForce(
         capacity=capacity,
         projects=all_projects(agreements, stated),
         trouble="; ".join(each for each in troubles if each),

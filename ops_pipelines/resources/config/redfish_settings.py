@@ -1,6 +1,6 @@
 """How the power switches (BMCs) are asked over Redfish: the values of `fleet.redfish`, and what is wrong with them.
 
-Asking is `redfish_power`; here nothing is opened or read.
+Asking is `redfish_update`; here nothing is opened or read.
 """
 
 from collections.abc import Collection, Iterator, Mapping

@@ -31,7 +31,7 @@ from ops_pipelines.resources.config.binding import (
     list_of,
     section_of,
 )
-from ops_pipelines.resources.config.strict_yaml import YamlFile
+from ops_pipelines.resources.config.yaml_file import YamlFile
 from ops_pipelines.resources.fleet.installs import VALUES
 from ops_pipelines.rollouts.versions.comparing import VersionError, check_version
 

@@ -50,7 +50,8 @@ from ops_pipelines.resources.config.cluster_config import (
     WebhookSettings,
 )
 from ops_pipelines.resources.config.redfish_settings import POWER_ACTS, RedfishSettings
-from ops_pipelines.resources.config.shapes import (
+from ops_pipelines.resources.config.system_sections import SETTINGS, one_secret
+from ops_pipelines.resources.config.yaml_file import (
     CLOCK,
     Account,
     AnyPath,
@@ -67,7 +68,6 @@ from ops_pipelines.resources.config.shapes import (
     WholeCents,
     Zone,
 )
-from ops_pipelines.resources.config.system_sections import SETTINGS, one_secret
 from ops_pipelines.teams.price import AssetPrice, PriceModel
 from ops_pipelines.teams.settings import LimitsOn
 

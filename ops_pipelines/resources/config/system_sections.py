@@ -45,7 +45,7 @@ from ops_pipelines.resources.config.cluster_config import (
     SchedulerConfig,
     TelemetryConfig,
 )
-from ops_pipelines.resources.config.shapes import (
+from ops_pipelines.resources.config.yaml_file import (
     AnyPath,
     ExistingFile,
     HostList,

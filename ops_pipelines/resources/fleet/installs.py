@@ -22,8 +22,8 @@ from ops_pipelines.core.node_tests import parse_check_key
 from ops_pipelines.core.release import Artifact, Change, Component, Means
 from ops_pipelines.core.rollout import Direction, InstallOrder, InstallReport, InstallState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.resources.commands import find_word_faults
-from ops_pipelines.resources.detached_runs import RunDirectory
+from ops_pipelines.resources.commands import RunDirectory, find_word_faults
+from ops_pipelines.resources.files import put_whole
 from ops_pipelines.resources.fleet.documents import (
     PlainChange,
     PlainOrder,
@@ -32,7 +32,6 @@ from ops_pipelines.resources.fleet.documents import (
     report_from_json,
     report_to_json,
 )
-from ops_pipelines.resources.whole_file import put_whole
 
 # -- what every way to install has in common --
 

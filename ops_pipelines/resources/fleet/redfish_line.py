@@ -1,7 +1,7 @@
 """The line to one BMC for the time of one call: one host, one deadline, bounded answers, nothing sent twice.
 
 A transport adapter of requests, through which sushy speaks. Who calls, and for how long, is `redfish_call`'s; what an
-answer means is for who asks (`redfish_power`, `redfish_inventory`, `redfish_update`). sushy's own transport sends a
+answer means is for who asks (`redfish_inventory`, `redfish_update`). sushy's own transport sends a
 POST again after a timeout and follows links to any host; a command that cuts power or writes firmware must do neither,
 so an exchange that fails raises an error of the port, which sushy does not catch.
 

@@ -7,7 +7,7 @@ record without answer: the image may have been taken or not, and is never asked 
 An image is fetched by the BMC (SimpleUpdate), or sent to it in parts. One that is sent is known by its sha256, which is
 computed before anything is asked. One that the BMC fetches passes us by: the BMC's check of its signature is then all
 there is. When anything is asked is `redfish_order`'s, what a record means `redfish_update`'s; the files are
-`detached_runs`'.
+`commands`'.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from ops_pipelines.core.identity import ActionKey, NodeName, parse_node_name
 from ops_pipelines.core.release import Activation, Artifact, Change, Component
 from ops_pipelines.core.rollout import Direction, InstallOrder, InstallState
 from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
-from ops_pipelines.resources.detached_runs import RunDirectory
+from ops_pipelines.resources.commands import RunDirectory
 from ops_pipelines.resources.fleet.redfish_call import Document, Reply, part, word
 from ops_pipelines.resources.fleet.redfish_inventory import task_named_by
 

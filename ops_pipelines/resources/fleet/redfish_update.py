@@ -1,33 +1,55 @@
-"""Firmware over Redfish: an image is asked for once, its task is followed, and the inventory has the last word.
+"""Power and firmware over Redfish: what the port `Fleet` asks of a node's BMC.
 
+Power: whether the BMC says that the node has it, cutting it, giving it; and the restart of a BMC itself, which touches
+nothing of the node and makes the BMC's own firmware run. How long a call may take is `redfish_call`'s; how a BMC is
+reached, and that nothing is sent twice, `redfish_line`'s.
+
+Firmware: an image is asked for once (`redfish_order`), its task is followed, and the inventory has the last word.
 Installing is not activating: what a task calls complete lies there, and whether it runs is read by `active_versions`
 after the node was restarted as the release says. Firmware of the BMC itself that needs no restart of the node
 (`activation: live`) ends with a reset of the BMC. Reading a report starts nothing: the next image of an order, and that
 reset, wait until the order is given again under its key. A task that is gone (BMCs forget them when they restart, and
-give their numbers anew) is decided by the inventory; until that shows the version the installation runs, and whoever
-ordered it has a deadline.
-
-How an image is asked for, so that none is asked for twice, is `redfish_order`'s.
+reuse their numbers) is decided by the inventory; until that shows the version the installation runs, and who ordered it
+has a deadline.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.identity import ActionKey, NodeName, parse_node_name
 from ops_pipelines.core.node_tests import parse_check_key
+from ops_pipelines.core.observation import PowerState
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import Direction, InstallOrder, InstallReport, InstallState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.resources.config.redfish_settings import RedfishSettings, origin_of
-from ops_pipelines.resources.fleet.command_fleet import COMMAND_LIMIT_SECONDS
-from ops_pipelines.resources.fleet.redfish_call import AnswerPending, BmcCalls, BmcTalk, on_one_line
-from ops_pipelines.resources.fleet.redfish_inventory import InventoryReader, TaskSight, TaskState, list_tasks, read_task
+from ops_pipelines.resources.commands import RunCommand, run_command
+from ops_pipelines.resources.config.redfish_settings import POWER_ACTS, RedfishSettings, origin_of
+from ops_pipelines.resources.fleet.command_fleet import COMMAND_LIMIT_SECONDS, CommandFleet
+from ops_pipelines.resources.fleet.redfish_call import (
+    Answer,
+    AnswerPending,
+    BmcCalls,
+    BmcTalk,
+    choose_system,
+    on_one_line,
+    part,
+    word,
+)
+from ops_pipelines.resources.fleet.redfish_inventory import (
+    InventoryReader,
+    TaskSight,
+    TaskState,
+    choose_manager,
+    list_tasks,
+    read_task,
+)
 from ops_pipelines.resources.fleet.redfish_order import ImageOrders, has_taken_nothing
-from ops_pipelines.resources.fleet.redfish_power import reset_manager
 from ops_pipelines.resources.fleet.redfish_records import (
     UpdateRecord,
     UpdateRecords,
@@ -35,6 +57,105 @@ from ops_pipelines.resources.fleet.redfish_records import (
     refuse_wrong_file,
     resets_bmc,
 )
+
+if TYPE_CHECKING:
+    from sushy.resources.system.system import System
+
+# -- power of the node --
+
+
+_STATES = {"On": PowerState.ON, "Off": PowerState.OFF}
+"""All else (PoweringOn, PoweringOff, Paused, nothing) is on its way, or not told."""
+
+
+class RedfishPower:
+    """Asks the BMC of a node. Raises as `core.machines.Fleet` does."""
+
+    def __init__(self, settings: RedfishSettings, *, limit_seconds: float = COMMAND_LIMIT_SECONDS) -> None:
+        """Raise PolicyError naming every fault of `settings`."""
+        self._calls = BmcCalls(settings, limit_seconds=limit_seconds)
+
+    def power_state(self, node: NodeName) -> PowerState:
+        return self._ask(node, lambda system: _STATES.get(_told_by(system), PowerState.UNKNOWN))
+
+    def power_off(self, node: NodeName) -> None:
+        """Cut the power at once (ForceOff); a system that is off is left alone."""
+        self._ask(node, lambda system: _reset(system, "ForceOff", needless={"Off"}))
+
+    def power_on(self, node: NodeName) -> None:
+        """Give power (On); a system that has it, or is getting it, is left alone."""
+        self._ask(node, lambda system: _reset(system, "On", needless={"On", "PoweringOn"}))
+
+    def _ask(self, node: NodeName, act: Callable[["System"], Answer]) -> Answer:
+        return self._calls.ask(
+            node, lambda talk: act(talk.root.get_system(choose_system(talk, self._calls.settings))), about="power"
+        )
+
+
+class RedfishFleet(CommandFleet):
+    """The `Fleet` port whose power is a matter of Redfish, and everything else of commands."""
+
+    def __init__(
+        self, commands: Mapping[str, Sequence[str]], *, power: RedfishPower, clock: Clock, run: RunCommand = run_command
+    ) -> None:
+        """Raise PolicyError if a command and Redfish are named for the same act, or a command is wrong."""
+        twice = [act for act in POWER_ACTS if act in commands]
+        if twice:
+            raise PolicyError(f"{', '.join(twice)}: a command and redfish are both named; keep one of them")
+        super().__init__(commands, clock=clock, run=run)
+        self._power = power
+
+    def power_off(self, node: NodeName) -> None:
+        self._power.power_off(node)
+
+    def power_on(self, node: NodeName) -> None:
+        self._power.power_on(node)
+
+    def power_state(self, node: NodeName) -> PowerState:
+        return self._power.power_state(node)
+
+
+def _told_by(system: "System") -> str:
+    return "" if system.power_state is None else str(system.power_state.value)
+
+
+def _reset(system: "System", value: str, *, needless: set[str]) -> None:
+    from sushy import ResetType
+
+    if _told_by(system) not in needless:
+        system.reset_system(ResetType(value))
+
+
+# -- restart of the BMC --
+
+
+_RESETS = ("GracefulRestart", "ForceRestart")
+"""Of a manager, the gentler one first."""
+
+
+def reset_manager(talk: BmcTalk, settings: RedfishSettings) -> None:
+    """Send the gentlest restart that the BMC's manager offers. Raises SourceRefused if it offers none."""
+    action = part(talk.get(choose_manager(talk, settings)), "Actions", "#Manager.Reset")
+    target = word(action, "target")
+    allowed = _allowed_resets(talk, action)
+    kind = next((each for each in _RESETS if allowed is None or each in allowed), None)
+    if not target or kind is None:
+        raise SourceRefused("the BMC does not offer to be reset; reset it by hand")
+    talk.command(target, {"ResetType": kind})
+
+
+def _allowed_resets(talk: BmcTalk, action: object) -> frozenset[str] | None:
+    """Return what a manager's reset may be; None if it does not say."""
+    told = part(action, "ResetType@Redfish.AllowableValues")
+    info = word(action, "@Redfish.ActionInfo")
+    if not isinstance(told, list) and info:
+        parameters = part(talk.get(info), "Parameters")
+        found = (
+            [each for each in parameters if word(each, "Name") == "ResetType"] if isinstance(parameters, list) else []
+        )
+        told = part(found[0], "AllowableValues") if found else None
+    return frozenset(str(each) for each in told) if isinstance(told, list) else None
+
 
 # Assumption: a quarter of the limit is enough to hash 100 MB; what is larger is hashed again by the process that sends.
 _HASH_SHARE = 0.25

@@ -29,6 +29,7 @@ from ops_pipelines.resources.ledger.chain import (
     RolloutChange,
     hash_entry,
 )
+from ops_pipelines.resources.ledger.decisions import decode_proposal, superseded_by
 from ops_pipelines.resources.ledger.evidence import read_document
 from ops_pipelines.resources.ledger.projection_audit import (
     Fault,
@@ -40,7 +41,6 @@ from ops_pipelines.resources.ledger.projection_audit import (
     pages,
     projection_faults,
 )
-from ops_pipelines.resources.ledger.proposals import decode_proposal, superseded_by
 from ops_pipelines.resources.ledger.rollouts import node_row, rollout_row
 from ops_pipelines.resources.ledger.tables import entries, quota_proposals, rollout_nodes, rollouts
 

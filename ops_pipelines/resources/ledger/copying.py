@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, create_engine, inspect, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from ops_pipelines.core.entries import LedgerDamaged, LedgerError
+from ops_pipelines.resources.files import hand_over
 from ops_pipelines.resources.ledger.chain import Found, read_found_of_any_version, read_hash_at
 from ops_pipelines.resources.ledger.database import (
     KNOWN_VERSIONS,
@@ -28,7 +29,6 @@ from ops_pipelines.resources.ledger.database import (
     sqlite_file,
 )
 from ops_pipelines.resources.ledger.tables import entries, metadata
-from ops_pipelines.resources.whole_file import hand_over
 
 _PAGE_SIZE = 1_000
 _BUSY_SECONDS = 10.0

@@ -45,9 +45,9 @@ from ops_pipelines.resources.documents import decode, encode
 from ops_pipelines.resources.ledger import actions as ledger_actions
 from ops_pipelines.resources.ledger import audit as ledger_audit
 from ops_pipelines.resources.ledger import decisions as ledger_decisions
+from ops_pipelines.resources.ledger import decisions as ledger_proposals
 from ops_pipelines.resources.ledger import evidence as ledger_evidence
 from ops_pipelines.resources.ledger import outbox as ledger_outbox
-from ops_pipelines.resources.ledger import proposals as ledger_proposals
 from ops_pipelines.resources.ledger import rollouts as ledger_rollouts
 from ops_pipelines.resources.ledger import state as ledger_state
 from ops_pipelines.resources.ledger.chain import (

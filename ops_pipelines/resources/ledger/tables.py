@@ -103,7 +103,7 @@ class IncidentColumns(TypedColumns):
     first_seq: Named[int] = Column(BigInteger())
     seq: Named[int] = Column(BigInteger())
     last_change_seq: Named[int] = Column(BigInteger())
-    """The last entry about it that is in `ledger_chain.CHANGES`."""
+    """The last entry about it that is in `chain.CHANGES`."""
     body: Named[str] = Column(Text())
 
 

@@ -23,6 +23,7 @@ from ops_pipelines.core.action import MESSAGES, ActionRecord
 from ops_pipelines.core.entries import EntryKind, LedgerConflict, LedgerError, LedgerNews, Pause
 from ops_pipelines.core.proof import Patience, Refusal
 from ops_pipelines.resources.documents import encode
+from ops_pipelines.resources.files import hand_over, put_whole
 from ops_pipelines.resources.ledger.chain import (
     ChainWriter,
     Found,
@@ -36,7 +37,6 @@ from ops_pipelines.resources.ledger.chain import (
 )
 from ops_pipelines.resources.ledger.database import LedgerDatabase
 from ops_pipelines.resources.ledger.evidence import read_held_lease
-from ops_pipelines.resources.whole_file import hand_over, put_whole
 
 # -- how far a ledger was seen --
 

@@ -4,7 +4,7 @@ outlives whoever started it. Changes nothing there but its own files.
 What one test does stands in `nvml`, `tool_tests` and `host`; what the results mean is `core.node_tests`.
 
 A run under a key is a process of its own, this module with the arguments `DIRECTORY KEY`; its files are
-`detached_runs`'. KEY.part holds the check after its last finished test, KEY.json the check once it is over. A run whose
+`commands`'. KEY.part holds the check after its last finished test, KEY.json the check once it is over. A run whose
 process is gone without KEY.json was cut short: what it had finished stands, the rest was not run.
 """
 
@@ -30,8 +30,7 @@ from ops_pipelines.core.node_tests import (
     parse_suite_name,
     parse_test_name,
 )
-from ops_pipelines.resources.commands import RunPair, RunTool, run_pair, run_tool
-from ops_pipelines.resources.detached_runs import RunDirectory
+from ops_pipelines.resources.commands import RunDirectory, RunPair, RunTool, run_pair, run_tool
 from ops_pipelines.resources.node.host import host, read_uptime, software
 from ops_pipelines.resources.node.nvml import nvidia_smi, nvml_test, read_nvml
 from ops_pipelines.resources.node.tool_tests import (

@@ -2,7 +2,7 @@
 
 Here: one row of a job, the components of a heterogeneous job joined into one, what a job says of itself in its comment,
 and when its checkpoint files last changed. Not here: what is done to a job (`scheduler`) and past attempts
-(`accounting`).
+(`client`).
 
 An array task is named by array and task (`30_1`): that stays over a requeue, while its own number changes with every
 squeue and the array's number means all tasks.

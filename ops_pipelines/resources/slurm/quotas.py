@@ -28,7 +28,7 @@ from ops_pipelines.core.quota_limits import (
 from ops_pipelines.core.scheduler import SettingsRead
 from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.commands import RunCommand, run_scheduler_command
-from ops_pipelines.resources.slurm.accounting import accounting_environment
+from ops_pipelines.resources.slurm.client import accounting_environment
 from ops_pipelines.resources.slurm.quota_limits import (
     AssociationsAnswer,
     Limits,

@@ -19,8 +19,8 @@ from pathlib import Path
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.resources.commands import RunCommand
+from ops_pipelines.resources.files import put_whole_bytes
 from ops_pipelines.resources.slurm.guard.start_guard import Settings
-from ops_pipelines.resources.whole_file import put_whole_bytes
 
 # -- files and the line of slurm.conf --
 

@@ -1,7 +1,7 @@
 """Kernel log lines from files (rsyslog, dmesg) and from journald, with cursors that survive restarts and rotation; and
 what the prefix of a line says: which host wrote it, and when.
 
-Which file goes on where is `tailed_files`; what a line means, and whether its host is believed, is
+Which file goes on where is `log_files`; what a line means, and whether its host is believed, is
 `observe.logs.signals`. Polled, never notified: the same files and the same cursor give the same batch.
 
 Shapes of prefixes: rsyslog (ISO 8601, RFC 3164, RFC 5424, JSON by template), dmesg (seconds, date, decoded, ISO),
@@ -23,14 +23,7 @@ from pathlib import Path
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.sources import LogBatch, LogLine, SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.config.cluster_config import NodeNameSource
-from ops_pipelines.resources.logs.tailed_files import (
-    FoundLine,
-    TailedFile,
-    dump_marks,
-    load_marks,
-    open_files,
-    read_shares,
-)
+from ops_pipelines.resources.log_files import FoundLine, TailedFile, dump_marks, load_marks, open_files, read_shares
 
 # -- the prefix of a line --
 
