@@ -29,6 +29,7 @@ from ops_pipelines.core.observation import Checkpointing, Workload
 from ops_pipelines.lake.metrics.pages import combine, read_page
 from ops_pipelines.lake.node_names import names_of
 from ops_pipelines.observe.live_cycle import settling_time
+from ops_pipelines.sensors.this_process import FORKS_RUNS, name_of_process
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble_observatory, config_in_force
 from ops_pipelines_lab.drills.daemon_processes import find_processes
 from ops_pipelines_lab.drills.stack import CODE_SERVER, DAEMON, WEBSERVER, DagsterStack, free_port, project_file
@@ -251,7 +252,8 @@ class _Book:
                 memory = process.joinpath("smaps_rollup").read_text()
             except OSError:
                 continue  # it ended in this moment
-            part = next((part for word, part in _WORDS.items() if any(each.endswith(word) for each in words)), RUNS)
+            named = (part for word, part in _WORDS.items() if any(each.endswith(word) for each in words))
+            part = RUNS if name_of_process(pid) == FORKS_RUNS else next(named, RUNS)
             self.own[pid, born] = part, sum(map(int, fields[11:13]))
             reaped += sum(map(int, fields[13:15]))
             alive.add((pid, born))

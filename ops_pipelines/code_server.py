@@ -2,15 +2,22 @@
 
 Dagster's own (`dagster api grpc`, of which this is a narrow change) gives each run a new interpreter, which spends 4 s
 of CPU on imports before the run begins, while a broken node waits. The process that is forked does nothing but fork: it
-opens nothing and reads no configuration, so a run finds everything as it stands when it begins.
+opens nothing and reads no configuration, so a run finds everything as it is when it begins. It is itself forked from
+the code server, which has imported the same by then: what both hold is in memory once.
 """
 
+import gc
 import multiprocessing
-from multiprocessing import forkserver
-from typing import Any
+import os
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from multiprocessing import forkserver, resource_tracker, util
+from typing import Any, NoReturn
 
 from dagster._cli.api import grpc_command
 from dagster._grpc import server
+
+from ops_pipelines.sensors.this_process import FORKS_RUNS, call_this_process
 
 LOCATION = "ops_pipelines"
 """Under another name Dagster would take the sensors for new ones."""
@@ -38,10 +45,50 @@ class ForksRuns(server.DagsterApiServer):
 
 def serve(module: str, *, host: str, port: int) -> None:
     """Serve a module's definitions as `dagster api grpc` does, until SIGTERM."""
-    multiprocessing.set_forkserver_preload(list(IMPORTED))
-    forkserver.ensure_running()  # The first run shall not wait for it.
+    fork_server_with(IMPORTED)  # The first run shall not wait for it, and no thread runs yet.
     vars(server)["DagsterApiServer"] = ForksRuns
     where = ["--host", host, "--port", str(port)]
     grpc_command.main(
         args=["--module-name", module, "--location-name", LOCATION, *where], prog_name="ops-pipelines code-server"
     )
+
+
+def fork_server_with(modules: Iterable[str]) -> None:
+    """Import modules, then fork the process that runs are forked from; multiprocessing itself would start a new one.
+
+    If it dies, multiprocessing starts the next one, which then imports the modules for itself.
+    """
+    multiprocessing.set_forkserver_preload(list(modules))
+    for module in modules:
+        import_module(module)
+    gc.collect()
+    gc.freeze()  # What is imported stays: no collection writes to its pages, which would give each process its own.
+    resource_tracker.ensure_running()
+    started_by = vars(util)["spawnv_passfds"]
+    vars(util)["spawnv_passfds"] = _fork_the_server
+    try:
+        forkserver.ensure_running()
+    finally:
+        vars(util)["spawnv_passfds"] = started_by
+
+
+def _fork_the_server(_: bytes, __: Sequence[str], passed: Sequence[int]) -> int:
+    """Return the process id of a fork server that listens on the first of two passed descriptors.
+
+    The second ends once nobody is left who could ask it for a run: it must hold no other end of ours.
+    """
+    process = os.fork()
+    if not process:
+        _serve_forks(*passed)
+    return process
+
+
+def _serve_forks(listener: int, alive: int) -> NoReturn:
+    try:
+        call_this_process(FORKS_RUNS)
+        kept = sorted({0, 1, 2, listener, alive})
+        for after, before in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+            os.closerange(after + 1, before)
+        forkserver.main(listener, alive, [])
+    finally:
+        os._exit(0)  # What the code server does as it ends is not this process's to do.

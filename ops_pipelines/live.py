@@ -4,6 +4,7 @@ Started by the code server (`resources.live_process`). By hand: `python -m ops_p
 """
 
 import argparse
+import ctypes
 import os
 import sys
 import threading
@@ -93,8 +94,16 @@ def _run(cluster_file: Path, *, cycle_count: int | None) -> None:
         _say(news)
         if done is not None:
             _tidy(observatory, at=at, done=done)
+        _give_back_memory()
         done = at
         cycle_count = None if cycle_count is None else cycle_count - 1
+
+
+def _give_back_memory() -> None:
+    """Return to the system what the cycle has freed: glibc keeps it between what lives on, some 100 MB at 512 nodes."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Other C libraries have none.
+    if trim is not None:
+        trim(0)
 
 
 def _await(clock: "Clock", time: datetime, *, news: str) -> None:

@@ -6,6 +6,7 @@ the same host, seen from the same set of process ids, no process has that id, or
 
 import os
 import socket
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,25 @@ def _whereabouts(_pid: int) -> str:
     except OSError:
         return ""
     return f"{boot}.{ids}"
+
+
+FORKS_RUNS = "ops-run-forks"
+"""The kernel's name of the process that runs are forked from, and of the runs: their command line is the code server's.
+"""
+
+
+def call_this_process(name: str) -> None:
+    """Give this process, and what it forks from now on, a name that `ps` and `top` show."""
+    with suppress(OSError):
+        (_PROC / "self/comm").write_text(name)
+
+
+def name_of_process(pid: int) -> str:
+    """Return the kernel's name of a process; empty if it is gone."""
+    try:
+        return (_PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def this_process() -> str:

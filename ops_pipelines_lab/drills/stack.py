@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ops_pipelines.sensors.this_process import FORKS_RUNS, name_of_process
 from ops_pipelines_lab.drills.daemon_processes import Daemons, find_processes, kill_processes, parent_of, wait_until
 from ops_pipelines_lab.drills.documented_steps import INSTALL, PROJECT, at, own_program, step
 
@@ -227,20 +228,9 @@ class DagsterStack:
 
 
 def _is_run_worker(pid: int) -> bool:
-    """Runs are forked by a process that is a child of the code server itself, and has the same command line as they."""
+    """Runs are forked by a process that is a child of the code server itself, and has the same name as they."""
     parent = parent_of(pid)
-    return (
-        b"multiprocessing.forkserver" in _command_of(pid)
-        and parent is not None
-        and (b"code-server" not in _command_of(parent))
-    )
-
-
-def _command_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+    return parent is not None and name_of_process(pid) == name_of_process(parent) == FORKS_RUNS
 
 
 def port_number(text: str) -> int:
