@@ -6,8 +6,6 @@ are right for it, taken alone.
 
 from pathlib import Path
 
-import pytest
-
 from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, FirstAction
 from tests.frames.judged_lines import judge
 
@@ -15,11 +13,10 @@ DATA = Path(__file__).parents[1] / "data" / "lines_of_the_same_kinds.tsv"
 LINES = [row.split("\t") for row in DATA.read_text(encoding="utf-8").splitlines()[1:]]
 
 
-@pytest.mark.parametrize(("accepted", "text"), [pytest.param(a, t, id=f"{c}: {t[:50]}") for c, a, t in LINES])
-def test_first_action_is_one_that_the_line_accepts(accepted: str, text: str) -> None:
-    action = judge(text).actions[0]
+def test_first_actions_are_those_that_the_lines_accept() -> None:
+    found = [(text, accepted, judge(text).actions[0]) for _, accepted, text in LINES]
 
-    assert action in {FirstAction(word) for word in accepted.split("|")}
+    assert [each for each in found if each[2] not in {FirstAction(word) for word in each[1].split("|")}] == []
 
 
 def test_nothing_destructive_is_said_of_a_line_that_accepts_nothing_destructive() -> None:

@@ -80,12 +80,10 @@ def test_there_are_enough_rules_and_no_name_twice() -> None:
     assert [name for name, count in Counter(rule.id for rule in RULES).items() if count > 1] == []
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_rule_is_the_signature_of_its_own_example(rule: Rule) -> None:
-    found = signature(rule.example)
+def test_each_rule_is_the_signature_of_its_own_example() -> None:
+    found = {rule.id: signature(rule.example) for rule in RULES}
 
-    assert found is not None
-    assert found.id == rule.id
+    assert {name: each and each.id for name, each in found.items()} == {name: name for name in found}
 
 
 def test_crash_of_a_program_is_told_before_any_row_that_takes_a_node_out() -> None:
@@ -97,25 +95,24 @@ def test_crash_of_a_program_is_told_before_any_row_that_takes_a_node_out() -> No
     assert max(crashes) < min(destructive)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_row_says_what_it_must(rule: Rule) -> None:
-    assert re.fullmatch(r"[a-z][a-z0-9_]{2,40}", rule.id)
-    assert rule.origin in (Origin.KERNEL, Origin.PROGRAM)
-    assert rule.component in COMPONENTS
-    assert rule.level in ("critical", "error", "warning", "notice", "info")
-    assert rule.meaning
-    assert rule.source
-    assert re.fullmatch(r"|20\d\d-\d\d-\d\d", rule.checked_on)
-    assert "\n" not in rule.example
+def test_rows_have_what_they_must() -> None:
+    for rule in RULES:
+        assert re.fullmatch(r"[a-z][a-z0-9_]{2,40}", rule.id), rule
+        assert rule.origin in (Origin.KERNEL, Origin.PROGRAM), rule
+        assert rule.component in COMPONENTS, rule
+        assert rule.level in ("critical", "error", "warning", "notice", "info"), rule
+        assert rule.meaning, rule
+        assert rule.source, rule
+        assert re.fullmatch(r"|20\d\d-\d\d-\d\d", rule.checked_on), rule
+        assert "\n" not in rule.example, rule
 
 
 @pytest.mark.skipif(not LABELS.is_file(), reason="the labelled lines (../shared/facts) are not here")
-@pytest.mark.parametrize(("label", "text"), [pytest.param(c, t, id=i) for i, c, t in labelled_lines()])
-def test_labelled_line_has_a_signature_of_its_category(label: str, text: str) -> None:
-    found = signature(text)
+def test_labelled_lines_have_signatures_of_their_category() -> None:
+    found = [(line, label, signature(text)) for line, label, text in labelled_lines()]
 
-    assert found is not None
-    assert found.category == label
+    assert len(found) > 90
+    assert [each for each in found if each[2] is None or each[2].category != each[1]] == []
 
 
 @pytest.mark.skipif(not LABELS.is_file(), reason="the labelled lines (../shared/facts) are not here")
@@ -127,9 +124,8 @@ def test_every_word_of_the_label_vocabulary_has_a_rule_and_every_category_is_kno
     assert {rule.category for rule in RULES} - vocabulary == OWN_CATEGORIES
 
 
-@pytest.mark.parametrize("line", BENIGN)
-def test_benign_line_has_no_signature(line: str) -> None:
-    assert signature(line) is None
+def test_benign_lines_have_no_signature() -> None:
+    assert [line for line in BENIGN if signature(line) is not None] == []
 
 
 @pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="the public logs (../shared/data) are not here")
