@@ -24,10 +24,10 @@ from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.quotas.allocation import allocate
 from ops_pipelines.quotas.demand import DemandDay, fair_demand, remember
 from ops_pipelines.quotas.rebalance import rebalance, wished_quotas
+from ops_pipelines.quotas.recorded import RecordedDemand, read_recorded
 from ops_pipelines.quotas.replay import Replay, replay
 from ops_pipelines.quotas.today import Today
-from ops_pipelines.quotas.wanted.recorded import RecordedDemand, read_recorded
-from ops_pipelines.teams.settings import RebalanceSettings
+from ops_pipelines.teams.desk import RebalanceSettings
 
 HELIOS = Path(__file__).parents[2] / "shared" / "data" / "helios_earth" / "hourly_gpu_by_team.parquet"
 DEFAULTS = RebalanceSettings()

@@ -373,7 +373,7 @@ keep_lake_schedule = dg.ScheduleDefinition(
 @dg.op
 def warn_of_idle_gpus(context: dg.OpExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> None:
     """Tell owners of jobs whose GPUs do nothing, as far up the ladder as policy.yaml has it."""
-    from ops_pipelines.efficiency.idle_ladder import walk_ladder
+    from ops_pipelines.efficiency.advice_on_holding import walk_ladder
 
     context.log.info("notes on idle GPUs: %d", walk_ladder(teams_desk))
 

@@ -53,7 +53,7 @@ from ops_pipelines.core.lake import LakeKeeper
 from ops_pipelines.core.sources import LiveCycle
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.remediation_jobs import HANDED_ON
-from ops_pipelines.review.replay.replay import PolicyDesk
+from ops_pipelines.review.replay import PolicyDesk
 from ops_pipelines.sensors.alerts import alert_sensor
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.ledger_mark import keep_seen_beside

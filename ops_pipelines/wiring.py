@@ -75,8 +75,8 @@ from ops_pipelines.resources.page_files import (
 from ops_pipelines.resources.release_files import ReleaseDirectory
 from ops_pipelines.resources.state_files import JobFactsFile, PauseFile
 from ops_pipelines.resources.web_access import KeyFileSeal
-from ops_pipelines.review.replay.replay import PolicyDesk
-from ops_pipelines.review.replay.result import History
+from ops_pipelines.review.replay import PolicyDesk
+from ops_pipelines.review.replay_result import History
 from ops_pipelines.teams.desk import TeamsDesk
 
 if TYPE_CHECKING:

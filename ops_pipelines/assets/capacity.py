@@ -13,9 +13,8 @@ from pydantic import Field
 from ops_pipelines.assets.capacity_pages import describe_forecast, describe_report
 from ops_pipelines.assets.hours import POOL
 from ops_pipelines.assets.partitions import QUARTERS
-from ops_pipelines.capacity.model import quarter_of
+from ops_pipelines.capacity.model import CapacityForecast, CapacityPlan, quarter_of
 from ops_pipelines.capacity.past import Completeness
-from ops_pipelines.capacity.plan import CapacityForecast, CapacityPlan
 from ops_pipelines.report.metadata import table
 from ops_pipelines.teams.desk import TeamsDesk
 
@@ -72,9 +71,15 @@ def capacity_plan(
 ) -> dg.Output[CapacityPlan]:
     """What runs short when, what to order by when, what else could be done; kept as the quarter's report."""
     from ops_pipelines.capacity.forecasting import plan_quarter
-    from ops_pipelines.capacity.hindsight import keep_page, keep_report, kept_as, kept_report
     from ops_pipelines.capacity.report import kept_document
-    from ops_pipelines.capacity.reporting import report_on, warn_of_changes
+    from ops_pipelines.capacity.reporting import (
+        keep_page,
+        keep_report,
+        kept_as,
+        kept_report,
+        report_on,
+        warn_of_changes,
+    )
     from ops_pipelines.report.html import page_of
 
     plan = plan_quarter(teams_desk, capacity_forecast)

@@ -5,9 +5,16 @@ from dataclasses import replace
 
 import dagster as dg
 
-from ops_pipelines.capacity.model import LEVELS, SeriesOutlook, chance_of_short
+from ops_pipelines.capacity.model import (
+    LEVELS,
+    CapacityForecast,
+    CapacityPlan,
+    CapacityReport,
+    SeriesOutlook,
+    ShortWeek,
+    chance_of_short,
+)
 from ops_pipelines.capacity.past import Completeness
-from ops_pipelines.capacity.plan import CapacityForecast, CapacityPlan, CapacityReport, ShortWeek
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.report.markdown import escape_markdown
 from ops_pipelines.report.metadata import metadata_of, table

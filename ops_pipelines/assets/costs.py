@@ -75,10 +75,9 @@ def chargeback(
     context: dg.AssetExecutionContext, usage_ledger: MonthUsage, teams_desk: dg.ResourceParam[TeamsDesk]
 ) -> Iterator[dg.Output[None] | dg.AssetCheckResult]:
     """Who bears how much of what the cluster cost, to the cent, as a table and as FOCUS files; how budgets stand."""
-    from ops_pipelines.costs.budget_notes import tell_of_budgets
-    from ops_pipelines.costs.focus_table import keep_statement
+    from ops_pipelines.costs.focus import keep_statement
     from ops_pipelines.costs.report import cost_document
-    from ops_pipelines.costs.statements import charge
+    from ops_pipelines.costs.statements import charge, tell_of_budgets
 
     charged = charge(usage_ledger, teams_desk)
     month = charged.month.name
@@ -115,7 +114,7 @@ def prove_each_once(usage: MonthUsage) -> dg.AssetCheckResult:
 
 def prove_residual(charged: "Charge", desk: TeamsDesk) -> dg.AssetCheckResult:
     """Say whether what was written adds up to the cost of the assets: the file is read back and summed."""
-    from ops_pipelines.costs.focus_table import billed_cents
+    from ops_pipelines.costs.focus import billed_cents
 
     statement = charged.statement
     if statement is None:

@@ -10,7 +10,7 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import ONE_RUN, POOL
 from ops_pipelines.assets.partitions import DAYS
-from ops_pipelines.capacity.days import DaySummed, keep_day, sum_day
+from ops_pipelines.capacity.past import DaySummed, keep_day, sum_day
 from ops_pipelines.report.metadata import table
 from ops_pipelines.teams.desk import TeamsDesk
 

@@ -14,8 +14,8 @@ def fleet_versions(
     observatory: dg.ResourceParam[Observatory],
 ) -> dg.Output[None]:
     """Versions of drivers, firmware and software by node, and drift against what was rolled out or declared."""
-    from ops_pipelines.rollouts.seen_fleet import look_at_versions
-    from ops_pipelines.rollouts.version_picture import picture_of_versions
+    from ops_pipelines.rollouts.fleet import look_at_versions
+    from ops_pipelines.rollouts.pictures import picture_of_versions
 
     seen = look_at_versions(cluster, lake=observatory.lake, release=observatory.release)
     for problem in seen.problems:

@@ -12,7 +12,7 @@ from ops_pipelines.assets.hours import ONE_RUN, POOL
 from ops_pipelines.assets.partitions import DAYS
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.report.metadata import count, table
-from ops_pipelines.review.lemons import once_a_day
+from ops_pipelines.review.week_incidents import once_a_day
 
 GROUP = "history"
 LEMON_DAYS = 28
@@ -37,7 +37,7 @@ def lemon_scores(
     cluster: dg.ResourceParam[Cluster],
 ) -> dg.Output[None]:
     """Nodes and GPUs in trouble more often than the rest of the fleet in the last 28 days, with the reasons."""
-    from ops_pipelines.review.lemons import score_fleet
+    from ops_pipelines.review.week_incidents import score_fleet
 
     until = _end_of_day(context)
     found = score_fleet(

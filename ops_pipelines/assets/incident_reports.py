@@ -18,8 +18,8 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.record import PageShelf, ShelfError
 from ops_pipelines.report.markdown import escape_markdown
 from ops_pipelines.report.metadata import count, table
+from ops_pipelines.review.chain import gpu_hours_words
 from ops_pipelines.review.incident_report import IncidentReport, history_of, report_on
-from ops_pipelines.review.story.chain import gpu_hours_words
 
 BACK = timedelta(days=7)
 WRITTEN_AT_ONCE = 3

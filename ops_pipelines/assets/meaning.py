@@ -70,7 +70,7 @@ def gpu_efficiency(
     context: dg.AssetExecutionContext, gpu_telemetry: Hours, fabric_telemetry: Hours, job_allocations: Hours
 ) -> dg.Output[Mapping[str, Computed]]:
     """Utilisation read in context: what bounds each job on each node, with the rule and the numbers that decided."""
-    from ops_pipelines.efficiency.use.verdicts import count_verdicts, read_efficiency
+    from ops_pipelines.efficiency.verdicts import count_verdicts, read_efficiency
 
     found = {
         key: read_efficiency(

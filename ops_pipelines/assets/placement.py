@@ -11,7 +11,7 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import ONE_RUN, POOL
 from ops_pipelines.assets.partitions import LOCAL_DAYS
-from ops_pipelines.efficiency.placement.report import PlacementReport, report_of_day
+from ops_pipelines.efficiency.placement.day import PlacementReport, report_of_day
 from ops_pipelines.report.metadata import metadata_of, table
 from ops_pipelines.teams.desk import TeamsDesk
 

@@ -6,8 +6,8 @@ import dagster as dg
 from pydantic import Field
 
 from ops_pipelines.report.metadata import table
-from ops_pipelines.review.replay.replay import PolicyDesk, differing, proof_sentence, replay, sentences_of
-from ops_pipelines.review.replay.result import Difference
+from ops_pipelines.review.replay import PolicyDesk, differing, proof_sentence, replay, sentences_of
+from ops_pipelines.review.replay_result import Difference
 
 GROUP = "policy"
 

@@ -18,7 +18,7 @@ from ops_pipelines.remediate.by_hand import WaitingRepair, queue_of
 from ops_pipelines.remediate.nodes.tests import Probation, Standing, probations_of, standings_of
 from ops_pipelines.report.markdown import escape_markdown
 from ops_pipelines.report.metadata import count, table
-from ops_pipelines.review.time_saved import RecentRemediation, recent_remediation, sum_by_day_and_team
+from ops_pipelines.review.cost import RecentRemediation, recent_remediation, sum_by_day_and_team
 
 BACK = timedelta(days=7)
 """Assumption: a page that every run makes anew reads a week; longer sums are the ledger's."""

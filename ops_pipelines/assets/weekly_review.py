@@ -16,7 +16,7 @@ from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.core.record import ShelfError
 from ops_pipelines.report.metadata import table
-from ops_pipelines.review.week.weekly_review import WeeklyReview
+from ops_pipelines.review.weekly_review import WeeklyReview
 
 
 @dg.asset(
@@ -35,7 +35,7 @@ def weekly_review(
 ) -> dg.Output[None]:
     """A week's reliability: failures and repairs, effective training time, promises and budgets, what we did."""
     from ops_pipelines.pages.weekly_review import write_weekly_review
-    from ops_pipelines.review.week.weekly_review import review_week
+    from ops_pipelines.review.weekly_review import review_week
 
     week = week_of(context.partition_time_window.end.astimezone(UTC)).before
     review = review_week(week, cluster, observatory, on_step=lambda step: context.log.info("reading %s", step))

@@ -3,9 +3,20 @@
 from collections.abc import Sequence
 from datetime import date
 
-from ops_pipelines.capacity.model import Resource, SeriesKey, SeriesOutlook, SupplyWeek, chance_of_short, percent
-from ops_pipelines.capacity.plan import BoundHeld, CapacityReport, OrderLine, SeriesLimit, ShortWeek
-from ops_pipelines.capacity.words import Scale, scale_of, series_name, type_name, usable_at
+from ops_pipelines.capacity.model import (
+    BoundHeld,
+    CapacityReport,
+    OrderLine,
+    Resource,
+    SeriesKey,
+    SeriesLimit,
+    SeriesOutlook,
+    ShortWeek,
+    SupplyWeek,
+    chance_of_short,
+    percent,
+)
+from ops_pipelines.capacity.tables import Scale, scale_of, series_name, type_name, usable_at
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.pictures.capacity import Fan, FanWeek, ShortColumn, ThereWeek, fan_svg, shortage_svg
 

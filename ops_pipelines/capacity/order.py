@@ -17,9 +17,8 @@ from datetime import date, timedelta
 from enum import Enum
 
 from ops_pipelines.capacity.chances import Tail, first_short
-from ops_pipelines.capacity.model import Resource, SeriesKey, SeriesOutlook, against, percent
+from ops_pipelines.capacity.model import OrderLine, Resource, SeriesKey, SeriesLimit, SeriesOutlook, against, percent
 from ops_pipelines.capacity.need import MOST_ORDERED, Need, TypeWeek, days_to_serve, fewest, sku_days
-from ops_pipelines.capacity.plan import OrderLine, SeriesLimit
 from ops_pipelines.core.money import Cents
 from ops_pipelines.teams.projects import CapacityPolicy, RackRoom, Sku, StoreExpansion
 

@@ -13,28 +13,28 @@ from ops_pipelines.capacity.charts import hindsight_charts, resource_charts, typ
 from ops_pipelines.capacity.forecast.ahead import Backtest, Measured
 from ops_pipelines.capacity.model import (
     LEVELS,
-    Resource,
-    chance_of_short,
-)
-from ops_pipelines.capacity.plan import (
     CapacityForecast,
     CapacityPlan,
     CapacityReport,
     Hindsight,
+    Resource,
+    chance_of_short,
 )
 from ops_pipelines.capacity.tables import (
     ahead_table,
     alternative_table,
+    amount,
     held_table,
     order_table,
     project_table,
     refresh_table,
     regret_tables,
+    sentence,
     table_of,
     team_table,
     treatment_table,
+    type_name,
 )
-from ops_pipelines.capacity.words import amount, sentence, type_name
 from ops_pipelines.core.money import Cents
 from ops_pipelines.report import document as doc
 from ops_pipelines.report import numbers

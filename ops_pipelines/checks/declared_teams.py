@@ -24,7 +24,7 @@ _NAMED_AT_MOST = 3
 def teams_are_declared(
     context: dg.AssetCheckExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]
 ) -> dg.AssetCheckResult:
-    from ops_pipelines.quotas.wanted.gathered import active_teams
+    from ops_pipelines.quotas.daily import active_teams
 
     hours = hours_to_judge(context, dg.AssetKey(TABLE))
     active: set[str] = set()

@@ -1,6 +1,6 @@
 """Service-level objectives of teams, and their error budgets: how much may go wrong, and how much of it has.
 
-Values and arithmetic only. What counts as good is tallied by `review.week.work`; the file that declares
+Values and arithmetic only. What counts as good is tallied by `review.week_work`; the file that declares
 objectives is read by `resources.config`.
 
 An error budget is the share that may be bad: 1 - target. It is spent by what was bad within the last 28 days. The burn

@@ -23,8 +23,8 @@ from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.costs.statement import Line, LostHours, Service, Statement
 from ops_pipelines.costs.usage import NO_TEAM, Bearer, Fate, Owner, PartUsage, Used
-from ops_pipelines.review.week.incidents import at_fault_of
-from ops_pipelines.review.week.work import MARGIN, read_job_history
+from ops_pipelines.review.week_incidents import at_fault_of
+from ops_pipelines.review.week_work import MARGIN, read_job_history
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.desk import TeamsDesk
 

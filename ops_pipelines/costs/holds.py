@@ -1,7 +1,8 @@
-"""Rows of the lake -> who held how many whole GPUs of which node, and what the scheduler reported of nodes.
+"""What cuts a node's time: GPUs that are installed, states that took them, and who held whole GPUs.
 
+Intervals are half-open, UTC; fractions of a second are cut off at both ends, so that what touches continues to touch.
 What a row cannot mean is kept as refused, with a reason; so is the time that an attempt claims after the job's next one
-had begun. Which GPUs are left for whom where claims collide is `cut`'s.
+had started. Who has which GPUs where claims collide is `usage_ledger`'s.
 """
 
 import math
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from ops_pipelines.core.identity import NodeName, parse_node_name
 from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.costs.intervals import Condition
+from ops_pipelines.costs.states import Condition
 from ops_pipelines.costs.usage import NO_TEAM, Owner
 from ops_pipelines.lake.quantities import Refused
 

@@ -9,10 +9,9 @@ from datetime import datetime
 from itertools import groupby
 
 from ops_pipelines.core.money import Cents
-from ops_pipelines.costs.budgets import BudgetAlert, BudgetStanding
 from ops_pipelines.costs.charges import CostRow, HoursRow, cost_rows, hours_by_fate, hours_rows
 from ops_pipelines.costs.statement import Service, Statement
-from ops_pipelines.costs.statements import Charge
+from ops_pipelines.costs.statements import BudgetAlert, BudgetStanding, Charge
 from ops_pipelines.costs.usage import Fate
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.numbers import hours, moment, money, percent, share_of

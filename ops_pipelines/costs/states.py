@@ -1,13 +1,15 @@
 """What took nodes from the scheduler in a part of a month: incidents, rollouts, bookings, tests, probation, or nobody.
 
 Gathers from the ledger what we did, and from the lake what the scheduler said; whose second it is where several hold is
-`costs.cut`'s. What nobody knows is said in notes, and is in no state.
+`costs.usage_ledger`'s. What nobody knows is said in notes, and is in no state.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import Enum
+from itertools import pairwise
 
 from ops_pipelines.core.action import ActionRecord, Verb, reservation_of
 from ops_pipelines.core.cluster import HOUR, hour_of
@@ -17,9 +19,74 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.rollout import IN_HAND, NodeStage, Rollout, RolloutNode
-from ops_pipelines.costs.intervals import Condition, NodeState
-from ops_pipelines.review.story.cost import done_at, spans_out
+from ops_pipelines.costs.usage import Fate
+from ops_pipelines.review.cost import done_at, spans_out
 from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.price import InstalledNode
+
+
+class Condition(Enum):
+    """Why GPUs that no job holds do not wait for one. Of several that hold, the first here counts."""
+
+    INCIDENT = "incident"
+    ROLLOUT = "rollout"
+    RESERVATION = "reservation"
+    """One of ours, for maintenance."""
+    TEST = "test"
+    PROBATION = "probation"
+    DOWN = "down"
+    """The scheduler says so, and nothing above explains it."""
+    DRAINED = "drained"
+    """As `DOWN`."""
+
+
+FATES = {
+    Condition.INCIDENT: Fate.BROKEN,
+    Condition.ROLLOUT: Fate.MAINTENANCE,
+    Condition.RESERVATION: Fate.MAINTENANCE,
+    Condition.TEST: Fate.OVERHEAD,
+    Condition.PROBATION: Fate.OVERHEAD,
+    Condition.DOWN: Fate.BROKEN,
+    Condition.DRAINED: Fate.BROKEN,
+}
+
+
+RANKS = {condition: rank for rank, condition in enumerate(Condition)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """Something took GPUs of a node from the scheduler."""
+
+    node: NodeName
+    condition: Condition
+    since: datetime
+    until: datetime | None
+    """None: it lasts."""
+    cause: str = ""
+    """Incident, rollout or reservation by name."""
+    gpu_count: int | None = None
+    """How many of its GPUs; None: all."""
+
+
+def check_installed(nodes: Iterable[InstalledNode]) -> None:
+    """Raise ValueError, naming every fault, where a node stands twice at one time: its hours would be paid twice."""
+    by_node: dict[NodeName, list[InstalledNode]] = {}
+    for each in nodes:
+        by_node.setdefault(each.node, []).append(each)
+    wrong = [fault for node in sorted(by_node) for fault in _overlaps(by_node[node])]
+    if wrong:
+        raise ValueError(f"installed twice: {'; '.join(wrong)}; expected each node once at any time")
+
+
+def _overlaps(stays: Sequence[InstalledNode]) -> list[str]:
+    ordered = sorted(stays, key=lambda each: each.since)
+    return [
+        f"{after.node} from {after.since:%Y-%m-%d %H:%M}, while it stands since {before.since:%Y-%m-%d %H:%M}"
+        for before, after in pairwise(ordered)
+        if before.until is None or after.since < before.until
+    ]
+
 
 _OFF_THE_BUS = frozenset({"gpu_missing", "xid_79"})
 """Findings after which a GPU does no work although its node does."""

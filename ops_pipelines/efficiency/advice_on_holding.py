@@ -1,28 +1,35 @@
-"""Advice on what is held and not used: idle GPUs and their ladder, host memory, time limits.
+"""Advice on what is held and not used: idle GPUs and their ladder of warnings, host memory, time limits.
 
-Off unless policy.yaml turns it on. The last step ends nothing: there is no act here that ends a job
-(`core.action.Verb`), and a person who types the command is the consent. Services and sessions never get there.
+The ladder is off unless policy.yaml turns it on, and ends nothing: the last note names the command, and a person types
+it. Services and sessions never get there. Hours whose use was not measured are not idle.
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
+from ops_pipelines.core.cluster import HOUR, hour_of
+from ops_pipelines.core.identity import digest_of
+from ops_pipelines.core.notes import ON_CALL, Audience, Lane, Note, Outbox, Severity, TellRules
+from ops_pipelines.core.observation import JobState, JobStatus, Workload
 from ops_pipelines.efficiency.advice import (
     AdviceKind,
+    Attempt,
     Confidence,
     Finding,
+    JobWork,
     is_a_session,
     not_measured,
     of_work,
+    one_line,
     serves,
     shown_hours,
     weigh,
 )
-from ops_pipelines.efficiency.work import Attempt, JobWork
 from ops_pipelines.report.numbers import bytes_words
-from ops_pipelines.teams.settings import AdviceSettings, LadderSettings
+from ops_pipelines.teams.desk import AdviceSettings, LadderSettings, TeamsDesk
 
 # -- the ladder of a GPU that stays idle --
 
@@ -292,3 +299,99 @@ def _were_requeued(work: JobWork) -> bool:
 
 def _few(count: int, settings: AdviceSettings) -> str | None:
     return f"{count} attempts ended; too few to judge by" if count < settings.least_attempt_count else None
+
+
+SOURCE = "messages of idle GPUs"
+_BACK = timedelta(hours=24)
+_COLUMNS = ("job", "node", "time", "verdict", "rule", "gpu_count")
+
+
+def walk_ladder(desk: TeamsDesk) -> int:
+    """Hand in the notes that are due and return how many are new. Raises LakeError, LedgerError, SourceError."""
+    from ops_pipelines.efficiency.other_rows import idle_since
+
+    outbox, settings = desk.cluster.outbox, desk.advice.ladder
+    if outbox is None or not settings.is_on:
+        return 0
+    until = hour_of(desk.clock.now())
+    running = {str(job.job): job for job in desk.cluster.scheduler.read_jobs() if job.state is JobState.RUNNING}
+    rows = desk.lake.read("gpu_efficiency", start=until - _BACK, end=until, columns=_COLUMNS)
+    found = idle_since(rows, jobs=frozenset(running), until=until)
+    notes = [
+        note
+        for name, (since, gpus) in sorted(found.items())
+        for note in _notes(running[name], since, gpus, desk, outbox, until=until)
+    ]
+    if not notes:
+        return 0
+    after = desk.cluster.ledger.cursor(SOURCE)
+    cursor = max(after or "", until.isoformat())
+    return outbox.hand_in(notes, source=SOURCE, after=after, cursor=cursor, now=desk.clock.now())
+
+
+def _notes(
+    job: JobStatus, since: datetime, gpus: float, desk: TeamsDesk, outbox: Outbox, *, until: datetime
+) -> Iterable[Note]:
+    if job.started_at is None:
+        return ()
+    attempt = IdleAttempt(
+        job=job.job,
+        started_at=job.started_at,
+        idle_since=since,
+        gpu_count=round(gpus),
+        is_service=job.workload is Workload.INFERENCE,
+        is_interactive=job.workload is Workload.INTERACTIVE,
+    )
+    thread = f"idle-{digest_of(job.job, job.started_at.isoformat())[:12]}"
+    told = frozenset(
+        step for step in LadderStep for kept in outbox.notes_of(thread) if kept.note.key.endswith(f"/{step.value}")
+    )
+    step = due_step(attempt, desk.advice.ladder, told=told, now=until)
+    if step is None:
+        return ()
+    recipients: Mapping[Audience, str] = {Audience.OWNER: job.user}
+    if step is LadderStep.ASK_TO_RELEASE:
+        recipients = {**recipients, Audience.ON_CALL: ON_CALL}
+    rules, now = desk.cluster.tell_rules, desk.clock.now()
+    return tuple(
+        _note(attempt, step, audience, recipient, thread=thread, rules=rules, until=until, now=now)
+        for audience, recipient in recipients.items()
+    )
+
+
+def _note(
+    attempt: IdleAttempt,
+    step: LadderStep,
+    audience: Audience,
+    recipient: str,
+    *,
+    thread: str,
+    rules: TellRules,
+    until: datetime,
+    now: datetime,
+) -> Note:
+    hours = (until - max(attempt.idle_since, attempt.started_at)) / HOUR
+    job = one_line(attempt.job, at_most=40)
+    title = f"job {job}: nothing ran on its {attempt.gpu_count} GPUs for {hours:.0f} h"
+    command = ending_command(attempt.job)
+    if step is not LadderStep.ASK_TO_RELEASE:
+        must = "end the job if it is done; you are told once more, then the operators are told, too"
+    elif command is None:
+        must = "end the job, or say that it is needed"
+    else:
+        must = f"end the job, or say that it is needed: `{command}` ends it. Nothing is ended for you"
+    return Note(
+        key=f"{thread}/{audience.value}/{step.value}",
+        audience=audience,
+        recipient=recipient,
+        thread=thread,
+        subject=f"job {job} holds GPUs that do nothing",
+        title=title,
+        body=f"{title}.\nWhat you must do: {must}.",
+        line=title,
+        severity=Severity.WARNING if step is LadderStep.ASK_TO_RELEASE else Severity.NOTICE,
+        lane=Lane.AT_ONCE,
+        likeness=f"idle {step.value}",
+        made_at=now,
+        ready_at=now + rules.group_window,
+    )

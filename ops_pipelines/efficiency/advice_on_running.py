@@ -20,6 +20,8 @@ from ops_pipelines.efficiency.advice import (
     Confidence,
     Finding,
     Gain,
+    JobWork,
+    NodeFailures,
     is_a_session,
     not_measured,
     of_work,
@@ -27,9 +29,8 @@ from ops_pipelines.efficiency.advice import (
     shown_hours,
     weigh,
 )
-from ops_pipelines.efficiency.work import JobWork, NodeFailures
 from ops_pipelines.report.numbers import bytes_words
-from ops_pipelines.teams.settings import AdviceSettings
+from ops_pipelines.teams.desk import AdviceSettings
 
 # -- advice on how GPUs were used --
 

@@ -1,12 +1,11 @@
-"""Reads what advice rests on, and what a GPU-hour costs by type.
+"""Reads what advice rests on, states what a GPU-hour costs by type, and applies all rules of advice.
 
-For the gain of advice alone: what was really paid, and who bears it, is `costs`'s.
-
-What is not there is said in sentences, and stands in no rule.
+Prices are for the gain of advice alone: what was really paid, and who bears it, is `costs`'s. What is missing is
+reported in sentences, and enters no rule.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fractions import Fraction
@@ -18,10 +17,34 @@ from ops_pipelines.core.money import to_cents
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.efficiency.advice import Advice
-from ops_pipelines.efficiency.advice_on_running import FileGroup
-from ops_pipelines.efficiency.work import JobWork, NodeFailures
-from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.efficiency.advice import Advice, AdviceKind, Finding, JobWork, NodeFailures
+from ops_pipelines.efficiency.advice_on_holding import (
+    idle_ratio,
+    judge_gpu_type,
+    judge_idle,
+    judge_memory,
+    judge_wall_time,
+    light_ratio,
+    unneeded_memory_ratio,
+    unneeded_time_ratio,
+)
+from ops_pipelines.efficiency.advice_on_running import (
+    COMMUNICATES,
+    SMALL,
+    STALLED,
+    FileGroup,
+    excess_ratio,
+    judge_batch,
+    judge_communication,
+    judge_files,
+    judge_input,
+    judge_interval,
+    judge_saving,
+    judge_straggler,
+    straggler_ratio,
+    unsaved_ratio,
+)
+from ops_pipelines.teams.desk import AdviceSettings, TeamsDesk
 from ops_pipelines.teams.price import BYTES_PER_TIB, PricedBy
 
 # -- what a GPU-hour costs, by type --
@@ -251,3 +274,60 @@ def _groups(desk: TeamsDesk, unknown: list[str]) -> tuple[FileGroup, ...] | None
 
 if TYPE_CHECKING:
     from ops_pipelines.efficiency.work_rows import Hardware
+
+
+_OF_USE: Sequence[Callable[[JobWork, AdviceSettings], Finding | None]] = (
+    judge_idle, judge_input, judge_communication, judge_batch, judge_gpu_type, judge_memory, judge_wall_time,
+    judge_straggler,
+)  # fmt: skip
+_OF_SAVES: Sequence[Callable[[JobWork, AdviceSettings, NodeFailures], Finding | None]] = (judge_saving, judge_interval)
+_VERDICTS = {
+    AdviceKind.INPUT_STALL: STALLED,
+    AdviceKind.COMMUNICATION_BOUND: COMMUNICATES,
+    AdviceKind.SMALL_BATCH: SMALL,
+}
+
+
+def judge(works: Iterable[JobWork], settings: AdviceSettings, *, failures: NodeFailures) -> tuple[Finding, ...]:
+    """Return what the rules find in jobs, by team and subject; jobs that held nothing are passed over."""
+    found: list[Finding] = []
+    for work in sorted(works, key=lambda each: (each.team, each.subject)):
+        if work.held_gpu_hours <= 0:
+            continue
+        judged = [rule(work, settings) for rule in _OF_USE]
+        judged += [rule(work, settings, failures) for rule in _OF_SAVES]
+        found += [each for each in judged if each is not None]
+    return tuple(found)
+
+
+def judge_storage(
+    groups: Iterable[FileGroup], settings: AdviceSettings, *, since: datetime, until: datetime
+) -> tuple[Finding, ...]:
+    """Return what the rules find in files."""
+    ordered = sorted(groups, key=lambda each: (each.team, each.path, each.is_checkpoints))
+    judged = (judge_files(each, settings, since=since, until=until) for each in ordered)
+    return tuple(each for each in judged if each is not None)
+
+
+def measure(kind: AdviceKind, work: JobWork, settings: AdviceSettings, *, failures: NodeFailures) -> float | None:
+    """Return what advice of this kind is judged by (smaller is better); None where it is not known."""
+    if work.held_gpu_hours <= 0:
+        return None
+    if kind is AdviceKind.WRONG_GPU_TYPE:
+        return light_ratio(work, settings) if work.gpu_type in settings.lesser_types else 0.0
+    if kind is AdviceKind.OVER_ASKED_MEMORY:
+        return unneeded_memory_ratio(work)
+    if kind is AdviceKind.WALL_TIME_FAR_ABOVE_NEED:
+        return unneeded_time_ratio(work)
+    if kind is AdviceKind.NO_CHECKPOINTS:
+        return unsaved_ratio(work)
+    if kind is AdviceKind.WRONG_CHECKPOINT_INTERVAL:
+        return excess_ratio(work, failures)
+    if work.seen_gpu_hours < settings.least_seen_ratio * work.held_gpu_hours:
+        return None
+    if kind is AdviceKind.IDLE_ALLOCATION:
+        return idle_ratio(work)
+    if kind is AdviceKind.STRAGGLER:
+        return straggler_ratio(work)
+    verdict = _VERDICTS.get(kind)
+    return None if verdict is None else work.ratio_of(verdict)

@@ -20,8 +20,7 @@ from ops_pipelines.efficiency.advice import (
     Withheld,
     judge_following,
 )
-from ops_pipelines.efficiency.evidence import Evidence, OnStep, read_evidence, silent
-from ops_pipelines.efficiency.judge import measure
+from ops_pipelines.efficiency.evidence import Evidence, OnStep, measure, read_evidence, silent
 from ops_pipelines.teams.desk import TeamsDesk
 
 # -- what a week's look found --

@@ -17,14 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.efficiency.advice import one_line
+from ops_pipelines.efficiency.advice import Saves, one_line
 from ops_pipelines.efficiency.advice_on_running import FileGroup
-from ops_pipelines.efficiency.work import Saves
 from ops_pipelines.efficiency.work_rows import LongRun
 from ops_pipelines.lake.quantities import Refused, WrongKind
 from ops_pipelines.observe.logs.matching import CheckpointLine, LineKind, is_progress
 from ops_pipelines.review.job_runs import JobLines
-from ops_pipelines.teams.settings import AdviceSettings
+from ops_pipelines.teams.desk import AdviceSettings
 
 # -- the newest hours of `gpu_efficiency` -> which running jobs have done nothing on any GPU --
 

@@ -14,8 +14,15 @@ from ops_pipelines.core.notes import Audience, Lane, Note, Severity, TellRules, 
 from ops_pipelines.core.periods import WEEK, Week
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.efficiency.advice import OF_STORAGE, Advice, Followed, Withheld, choose, shown_hours
-from ops_pipelines.efficiency.evidence import OnStep, find_rates, read_evidence, silent, with_cents
-from ops_pipelines.efficiency.judge import judge, judge_storage
+from ops_pipelines.efficiency.evidence import (
+    OnStep,
+    find_rates,
+    judge,
+    judge_storage,
+    read_evidence,
+    silent,
+    with_cents,
+)
 from ops_pipelines.efficiency.kept import AdviceReport, FollowedUp, said_before
 from ops_pipelines.report.numbers import bytes_words
 from ops_pipelines.teams.desk import TeamsDesk

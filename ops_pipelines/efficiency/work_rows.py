@@ -16,9 +16,8 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.core.sources import ReadComment
-from ops_pipelines.efficiency.advice import one_line, subject_of_jobs
-from ops_pipelines.efficiency.work import Attempt, JobWork, NodeFailures, UseHours
-from ops_pipelines.teams.settings import AdviceSettings
+from ops_pipelines.efficiency.advice import Attempt, JobWork, NodeFailures, UseHours, one_line, subject_of_jobs
+from ops_pipelines.teams.desk import AdviceSettings
 
 ALLOCATIONS = (
     "job", "node", "time", "name", "user", "account", "partition", "started_at", "held_seconds", "gpu_count",

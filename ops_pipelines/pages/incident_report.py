@@ -11,11 +11,11 @@ from ops_pipelines.report.document import Mood, Number
 from ops_pipelines.report.html import render
 from ops_pipelines.report.numbers import percent, span_words
 from ops_pipelines.report.pictures.story import Mark, StoryLane, StoryPicture, StoryRow, Stretch, Tint, story_picture
+from ops_pipelines.review.chain import counted, gpu_hours_words
+from ops_pipelines.review.cost import REPAIRS_OF_NODES, MilestoneKind, Victim
+from ops_pipelines.review.follow_ups import Urgency
 from ops_pipelines.review.incident_report import IncidentReport
-from ops_pipelines.review.story.chain import counted, gpu_hours_words
-from ops_pipelines.review.story.cost import REPAIRS_OF_NODES, MilestoneKind, Victim
-from ops_pipelines.review.story.follow_ups import Urgency
-from ops_pipelines.review.story.timeline import EventKind, EventLane, StoryEvent
+from ops_pipelines.review.timeline import EventKind, EventLane, StoryEvent
 
 # -- which lanes an incident's picture has --
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from ops_pipelines.core.action import Verb
 from ops_pipelines.report.html import drawn, render
-from ops_pipelines.review.replay.replay import differing, proof_sentence, sentences_of
-from ops_pipelines.review.replay.result import ComparedAct, Difference, Replay, Verdict
+from ops_pipelines.review.replay import differing, proof_sentence, sentences_of
+from ops_pipelines.review.replay_result import ComparedAct, Difference, Replay, Verdict
 
 if TYPE_CHECKING:
     from ops_pipelines.report.pictures.review import Mark

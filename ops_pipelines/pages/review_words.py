@@ -8,8 +8,8 @@ from ops_pipelines.diagnose.failure_rates import Rate
 from ops_pipelines.report.document import Shade
 from ops_pipelines.report.numbers import duration
 from ops_pipelines.review.job_runs import FAILURES, Cause
-from ops_pipelines.review.week.weekly_review import WeeklyReview, WeekNumbers
-from ops_pipelines.review.work_sums import WorkSum
+from ops_pipelines.review.week_acts import WorkSum
+from ops_pipelines.review.weekly_review import WeeklyReview, WeekNumbers
 
 # -- how numbers of a review are written --
 

@@ -27,9 +27,9 @@ from ops_pipelines.report.html import drawn, render
 from ops_pipelines.report.numbers import duration
 from ops_pipelines.report.pictures.bars import BarRow
 from ops_pipelines.report.pictures.review import DayColumn, bars_svg, columns_svg
-from ops_pipelines.review.week.incidents import ComponentLine, CoverageLine
-from ops_pipelines.review.week.weekly_review import WeeklyReview, WeekNumbers
-from ops_pipelines.review.work_sums import Work, WorkSum
+from ops_pipelines.review.week_acts import Work, WorkSum
+from ops_pipelines.review.week_incidents import ComponentLine, CoverageLine
+from ops_pipelines.review.weekly_review import WeeklyReview, WeekNumbers
 
 # -- the numbers of a week in tiles, each with its change against the week before --
 

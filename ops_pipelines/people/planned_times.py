@@ -15,7 +15,7 @@ from ops_pipelines.core.policy import Policy
 from ops_pipelines.core.rollout import Rollout, RolloutState, Wave
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.remediate.repair_report import queued_at
-from ops_pipelines.rollouts.bookings import calendar_of
+from ops_pipelines.rollouts.cycle import calendar_of
 
 _PAST_FREEZES_ARE_SHOWN = timedelta(days=30)
 _WINDOWS_AHEAD = timedelta(days=30)

@@ -29,8 +29,7 @@ from ops_pipelines.quotas.guards import (
     warnings_of,
 )
 from ops_pipelines.remediate.acts.facts import is_current
-from ops_pipelines.teams.desk import TeamsDesk
-from ops_pipelines.teams.settings import LimitsOn
+from ops_pipelines.teams.desk import LimitsOn, TeamsDesk
 
 # -- sending one batch of quotas under the ledger's eyes --
 

@@ -20,7 +20,7 @@ from ops_pipelines.core.proposal import (
 from ops_pipelines.core.quota_limits import ALL_TYPES, AccountQuota, Change, FairshareChange, QuotaChange, QuotasInForce
 from ops_pipelines.quotas.morning import Morning
 from ops_pipelines.report.markdown import escape_markdown
-from ops_pipelines.teams.settings import LimitsOn
+from ops_pipelines.teams.desk import LimitsOn
 
 # -- what holds now, of one type of GPU --
 

@@ -27,8 +27,8 @@ from itertools import accumulate
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.quotas.allocation import Sharing
 from ops_pipelines.quotas.organisations import NO_LIMITS, Group, Limits
+from ops_pipelines.teams.desk import RebalanceSettings
 from ops_pipelines.teams.projects import Project
-from ops_pipelines.teams.settings import RebalanceSettings
 
 # -- what teams wanted, hour by hour --
 

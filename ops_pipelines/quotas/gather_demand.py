@@ -22,7 +22,7 @@ from ops_pipelines.teams.desk import TeamsDesk
 
 
 if TYPE_CHECKING:
-    from ops_pipelines.quotas.wanted.hourly import DemandRules
+    from ops_pipelines.quotas.hourly import DemandRules
 
 _AT_ONCE = timedelta(days=7)
 """Bounds memory."""
@@ -49,8 +49,8 @@ def _rules(
     installed: Mapping[GpuType, float],
     at: datetime,
 ) -> "DemandRules":
-    from ops_pipelines.quotas.wanted.held import GpuTypes, partition_types
-    from ops_pipelines.quotas.wanted.hourly import DemandRules
+    from ops_pipelines.quotas.hourly import DemandRules
+    from ops_pipelines.quotas.spans import GpuTypes, partition_types
 
     by_node = {node: kind for node, kind in desk.gpu_type_of.items() if kind}
     by_partition: Mapping[str, GpuType] = {}
@@ -109,8 +109,8 @@ def declared_teams(agreed: Agreements | None) -> frozenset[TeamName]:
 
 
 if TYPE_CHECKING:
-    from ops_pipelines.quotas.wanted.gathered import Told
-    from ops_pipelines.quotas.wanted.hourly import DemandRules
+    from ops_pipelines.quotas.daily import Told
+    from ops_pipelines.quotas.hourly import DemandRules
 
 TABLE = "gpu_demand"
 _ENDS_WITHIN = timedelta(days=30)
@@ -205,8 +205,8 @@ def fill_demand(desk: TeamsDesk, *, start: datetime, end: datetime) -> FilledDem
 
 def _fill(desk: TeamsDesk, *, told: "Told", start: datetime, end: datetime, rules: "DemandRules") -> FilledDemand:
     from ops_pipelines.lake.metrics.pages import rejected_rows
-    from ops_pipelines.quotas.wanted.attempts import in_microseconds
-    from ops_pipelines.quotas.wanted.gathered import (
+    from ops_pipelines.quotas.attempts import in_microseconds
+    from ops_pipelines.quotas.daily import (
         ACCOUNTING_COLUMNS,
         ALLOCATION_COLUMNS,
         EFFICIENCY_COLUMNS,
@@ -214,7 +214,7 @@ def _fill(desk: TeamsDesk, *, told: "Told", start: datetime, end: datetime, rule
         join_told,
         settle_rows,
     )
-    from ops_pipelines.quotas.wanted.hourly import read_demand
+    from ops_pipelines.quotas.hourly import read_demand
 
     lake = desk.lake
     ended = lake.read("job_accounting", start=start - _LOOK_BACK, end=end + _ENDS_WITHIN, columns=ACCOUNTING_COLUMNS)
@@ -247,7 +247,7 @@ def _fill(desk: TeamsDesk, *, told: "Told", start: datetime, end: datetime, rule
 
 def _ask(observatory: Observatory, *, start: datetime, end: datetime) -> "Told":
     """Return what the scheduler says of who runs and who waits, as far as that may be about these hours."""
-    from ops_pipelines.quotas.wanted.gathered import nothing_told, read_told
+    from ops_pipelines.quotas.daily import nothing_told, read_told
 
     now = observatory.clock.now()
     if observatory.accounting is None or now <= start or now - end > _ENDS_WITHIN:
@@ -268,7 +268,7 @@ def demand_days_of(desk: TeamsDesk, *, days: int, gpu_type: GpuType, until: date
     no node stood in the cluster is not missed.
     """
     from ops_pipelines.lake.local_days import first_hour
-    from ops_pipelines.quotas.wanted.daily import known_days
+    from ops_pipelines.quotas.daily import known_days
 
     if days < 1:
         raise ValueError(f"{days} days; expected 1 or more")
@@ -307,7 +307,7 @@ class DemandOfDay:
 def demand_of_day(desk: TeamsDesk, *, day: date) -> DemandOfDay:
     """Return what the lake knows of a local day, as far as it is over."""
     from ops_pipelines.lake.local_days import first_hour
-    from ops_pipelines.quotas.wanted.daily import known_hours, refused_of, sum_days
+    from ops_pipelines.quotas.daily import known_hours, refused_of, sum_days
 
     start, after = (first_hour(each, zone=desk.zone) for each in (day, day + timedelta(days=1)))
     end = min(after, hour_of(desk.observatory.clock.now()))

@@ -29,8 +29,7 @@ from ops_pipelines.quotas.gather_supply import MORNING, Supplies, count_supply
 from ops_pipelines.quotas.today import Served
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.teams.contracts import Agreements
-from ops_pipelines.teams.desk import TeamsDesk
-from ops_pipelines.teams.settings import QuotaFreeze, QuotaPolicy
+from ops_pipelines.teams.desk import QuotaFreeze, QuotaPolicy, TeamsDesk
 
 # -- why quotas stand still --
 
@@ -218,11 +217,11 @@ def _demand_of(kind: GpuType, desk: TeamsDesk, *, as_of: datetime) -> DemandPast
 
 def _past_of(kind: GpuType, desk: TeamsDesk, *, as_of: datetime) -> TypePast:
     from ops_pipelines.lake.local_days import first_hour
-    from ops_pipelines.quotas.wanted.daily import COLUMNS, served_days
+    from ops_pipelines.quotas.daily import DAILY_COLUMNS, served_days
 
     past = _demand_of(kind, desk, as_of=as_of)
     start, end = first_hour(_first_day(desk, as_of), zone=desk.zone), hour_of(as_of)
-    rows = desk.lake.read(TABLE, start=start, end=end, columns=COLUMNS)
+    rows = desk.lake.read(TABLE, start=start, end=end, columns=DAILY_COLUMNS)
     try:
         served = served_days(rows, start=start, end=end, zone=desk.zone, gpu_type=kind)
     except ValueError as problem:
@@ -240,12 +239,12 @@ def _first_day(desk: TeamsDesk, as_of: datetime) -> date:
 
 
 def _gangs(desk: TeamsDesk, *, as_of: datetime, with_present: bool) -> Mapping[tuple[TeamName, GpuType], int]:
-    from ops_pipelines.quotas.wanted.gathered import COLUMNS, JobSize, regular_sizes
-    from ops_pipelines.quotas.wanted.held import GpuTypes
+    from ops_pipelines.quotas.daily import ATTEMPT_COLUMNS, JobSize, regular_sizes
+    from ops_pipelines.quotas.spans import GpuTypes
 
     types = GpuTypes(by_node={node: kind for node, kind in desk.gpu_type_of.items() if kind})
     start = as_of - timedelta(days=desk.policy.rebalance.window_days)
-    ended = desk.lake.read("job_accounting", start=start, end=as_of, columns=COLUMNS)
+    ended = desk.lake.read("job_accounting", start=start, end=as_of, columns=ATTEMPT_COLUMNS)
     jobs = desk.cluster.scheduler.read_jobs() if with_present else ()
     return regular_sizes(
         ended,

@@ -17,7 +17,7 @@ from ops_pipelines.core.proof import PROVER_VERSION, QuotaProof
 from ops_pipelines.core.proposal import GpuType, ProposedQuota, QuotaProposal, SupplyLine, TeamName, Terms
 from ops_pipelines.quotas.forced_moves import ROUNDING, Agreed
 from ops_pipelines.quotas.today import direction_of, held_direction, quotas_lately
-from ops_pipelines.teams.settings import QuotaPolicy
+from ops_pipelines.teams.desk import QuotaPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

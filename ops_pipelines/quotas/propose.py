@@ -116,7 +116,7 @@ def store_lines(desk: TeamsDesk, proposal: QuotaProposal, *, state: ProposalStat
 
 def used_in(desk: TeamsDesk, *, day: date) -> Used:
     """Return what the lake says that each team used, in the lines of a day; nothing where the day has none."""
-    from ops_pipelines.quotas.wanted.daily import used_gpus
+    from ops_pipelines.quotas.daily import used_gpus
 
     return used_gpus(desk.lake.read_hour(TABLE, hour_of(begin_of(day, desk))))
 

@@ -13,7 +13,7 @@ from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.quotas.demand import QueueChance
 from ops_pipelines.quotas.moving import NOTHING, Quotas
 from ops_pipelines.quotas.today import QuotaLine, Rebalanced, Today, held_direction
-from ops_pipelines.teams.settings import RebalanceSettings
+from ops_pipelines.teams.desk import RebalanceSettings
 
 # -- tomorrow's quotas of one type of GPU from today's --
 

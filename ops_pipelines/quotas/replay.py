@@ -16,7 +16,7 @@ from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.quotas.demand import DemandDay, fair_demand, queue_chance, remember
 from ops_pipelines.quotas.rebalance import rebalance, wished_quotas
 from ops_pipelines.quotas.today import Served, Today, debts_against
-from ops_pipelines.teams.settings import RebalanceSettings
+from ops_pipelines.teams.desk import RebalanceSettings
 
 # -- what a policy of quotas did to recorded demand --
 

@@ -1,14 +1,12 @@
 """What one day's quotas are moved from: debt, turns, and the GPUs there are.
 
-A quota turns when it goes up after it went down, or the other way round; what is no more than the dead band is no
-change. In `looked_at_days` it may turn twice; then it holds its direction, or stands still.
+A quota turns when it rises after it fell, or the other way round; what is no more than the dead band is no change. In
+`looked_at_days` it may turn twice; then it keeps its direction, or stays.
 
 In each hour a team's fair share is what it would have got of all GPUs had they been shared out by guarantee and weight
-(`allocation`). Debt makes two things easier for who lent: of what no team is expected to want it gets more, and of two
-that want a GPU nearly as often it is the one who gets it. It takes nothing of a guarantee.
-
-How they are moved is `rebalance`'s, how that is told `rebalance`', what is proposed of it, in whole units,
-`proposing`'s.
+(`allocation`). Debt makes two things easier for who lent: it gets more of what no team is expected to request, and of
+two that request a GPU nearly as often it is the one who gets it. It takes nothing of a guarantee. How quotas are moved
+is `rebalance`'s.
 """
 
 import math
@@ -20,7 +18,7 @@ from itertools import pairwise
 
 from ops_pipelines.core.proposal import GpuType, QuotaProposal, TeamName, Terms
 from ops_pipelines.quotas.demand import DemandDay, QueueChance, fair_demand
-from ops_pipelines.teams.settings import RebalanceSettings
+from ops_pipelines.teams.desk import RebalanceSettings
 
 # -- how many GPUs of one type there are --
 

@@ -3,7 +3,7 @@ tables that say which versions run together.
 
 A site lays tables of its own beside its releases: one of the same name takes the place of ours, whole. They are refused
 if the linter complains. What the rows mean is `core.release`'s, what makes them worthless
-`rollouts.versions.compatibility`'s; one release file is read by `config.release_file`.
+`rollouts.compatibility`'s; one release file is read by `config.release_file`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ from ops_pipelines.core.release import (
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.resources.catalogue_files import parse_table, shipped_table
 from ops_pipelines.resources.config.release_file import find_release, hash_artifacts, read_here, release_names
-from ops_pipelines.rollouts.versions.compatibility import lint_tables
+from ops_pipelines.rollouts.compatibility import lint_tables
 
 # -- tables of compatibility --
 

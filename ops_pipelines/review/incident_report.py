@@ -17,20 +17,20 @@ from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.node_tests import NodeCheck
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.record import BundleError
-from ops_pipelines.review.story.chain import Chain, RefusedAct, ToldPlan, Yes, read_chain, tell_line, tell_plan
-from ops_pipelines.review.story.cost import (
+from ops_pipelines.review.chain import Chain, RefusedAct, ToldPlan, Yes, read_chain, tell_line, tell_plan
+from ops_pipelines.review.cost import (
     Cost,
     Milestone,
     Victim,
     cost_of,
     drained_at,
     milestones_of,
+    remediation_of,
     returned_at,
     victims_of,
 )
-from ops_pipelines.review.story.follow_ups import HISTORY, FollowUp, follow_ups_of, headline_of, standing_of
-from ops_pipelines.review.story.timeline import StoryEvent, Wait, plan_waiting_for_yes, timeline_of, waits_of
-from ops_pipelines.review.time_saved import remediation_of
+from ops_pipelines.review.follow_ups import HISTORY, FollowUp, follow_ups_of, headline_of, standing_of
+from ops_pipelines.review.timeline import StoryEvent, Wait, plan_waiting_for_yes, timeline_of, waits_of
 
 _CHECKS_READ = 20
 _RELATED_AT_MOST = 40

@@ -1,6 +1,6 @@
 """What the gate sees of a rollout: gathered once a pass from ledger, scheduler and lake.
 
-What is counted how is said in `rollouts.gate`: `rollouts.gate.seen_events`, `seen_events`, `rollouts.gate.levels`. A
+What is counted how is said in `rollouts.gate`: `rollouts.gate.seen_events`, `seen_events`, `rollouts.gate.measures`. A
 source that does not answer is named, and so is one that is not there.
 
 Reading is `gate_sources`', what it means is `rollouts.gate.judge_wave`'s. A source that does not answer makes nothing
@@ -36,7 +36,7 @@ from ops_pipelines.rollouts.gate.evidence import (
     VerdictKind,
 )
 from ops_pipelines.rollouts.gate.judge_wave import Looking, judge_wave
-from ops_pipelines.rollouts.gate.levels import compare_runs, compared_nodes, control_shift
+from ops_pipelines.rollouts.gate.measures import compare_runs, compared_nodes, control_shift
 from ops_pipelines.rollouts.gate.seen_events import (
     ComparedTimes,
     SeenEvent,

@@ -37,11 +37,19 @@ from ops_pipelines.core.rollout import (
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.acts.perform import Progress, Stage, perform
+from ops_pipelines.rollouts.candidates import Places, pick
 from ops_pipelines.rollouts.course import next_direction, next_stage
 from ops_pipelines.rollouts.engine import Act, NodeFacts, Step, Wait, Way, deadline_of, is_read_due, next_move
-from ops_pipelines.rollouts.fleet import Beginning, FleetNode, in_hand, pulled_out, put_off, ready, turning_round
-from ops_pipelines.rollouts.planning.candidates import Places, pick
-from ops_pipelines.rollouts.seen_fleet import read_versions
+from ops_pipelines.rollouts.fleet import (
+    Beginning,
+    FleetNode,
+    in_hand,
+    pulled_out,
+    put_off,
+    read_versions,
+    ready,
+    turning_round,
+)
 
 # -- what one pass over a rollout goes with --
 

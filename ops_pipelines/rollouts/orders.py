@@ -29,14 +29,14 @@ from ops_pipelines.core.rollout import (
     RolloutState,
 )
 from ops_pipelines.remediate.by_hand import ByHandRefused
-from ops_pipelines.rollouts.bookings import calendar_of
+from ops_pipelines.rollouts.compatibility import contradictions
 from ops_pipelines.rollouts.course import ROLLOUT_TABLE, Turn
+from ops_pipelines.rollouts.cycle import calendar_of
 from ops_pipelines.rollouts.engine import Step
+from ops_pipelines.rollouts.fleet import FleetView, read_versions, view_fleet
 from ops_pipelines.rollouts.node_pass import after_step
-from ops_pipelines.rollouts.planning.planner import plan_rollout, visit_times
+from ops_pipelines.rollouts.planner import plan_rollout, visit_times
 from ops_pipelines.rollouts.rollout_pass import PEOPLE, after_turn
-from ops_pipelines.rollouts.seen_fleet import FleetView, read_versions, view_fleet
-from ops_pipelines.rollouts.versions.compatibility import contradictions
 
 # -- plans a release on the fleet as it is now --
 

@@ -2,7 +2,7 @@
 
 An attempt stands there once an hour and node. Which times count is `rollouts.gate.seen_events`'.
 
-Which runs are alike, and what they are compared with, is `rollouts.gate.levels`'.
+Which runs are alike, and what they are compared with, is `rollouts.gate.measures`'.
 
 For nodes that do not tell it themselves. Parts of one node that disagree are told together, in order.
 """
@@ -21,9 +21,9 @@ from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.periods import Stretch
 from ops_pipelines.core.release import Component
 from ops_pipelines.rollouts.gate.evidence import EventKind
-from ops_pipelines.rollouts.gate.levels import MeasuredRun
+from ops_pipelines.rollouts.gate.measures import MeasuredRun
 from ops_pipelines.rollouts.gate.seen_events import SeenEvent, Worked
-from ops_pipelines.rollouts.versions.comparing import SeenVersion, Spot
+from ops_pipelines.rollouts.versions import SeenVersion, Spot
 
 # -- rows of `job_allocations` -> when each node was at work --
 

@@ -30,9 +30,9 @@ from ops_pipelines.report import document as doc
 from ops_pipelines.report.document import Kind, clipped, code, link, soft, strong, toned
 from ops_pipelines.report.numbers import moment
 from ops_pipelines.rollouts.course import ROLLOUT_TABLE, is_stopped_for_good
-from ops_pipelines.rollouts.course_picture import MOST_DRAWN, draw_course
 from ops_pipelines.rollouts.engine import words_of
 from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind
+from ops_pipelines.rollouts.pictures import MOST_DRAWN, draw_course
 
 MOST_NODES = 200
 """Rows of one table; `ops-pipelines rollout status --json` has every node."""

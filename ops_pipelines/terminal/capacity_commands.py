@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from ops_pipelines.capacity.forecast.ahead import Backtest
-    from ops_pipelines.capacity.plan import CapacityReport
+    from ops_pipelines.capacity.model import CapacityReport
     from ops_pipelines.teams.desk import TeamsDesk
 
 Made = TypeVar("Made")
@@ -125,7 +125,7 @@ def report(
     JSON: version, forecast, plan, hindsight, history, headline [text], assumptions [text]: the whole report, as it is
     kept (docs/CAPACITY.md).
     """
-    from ops_pipelines.capacity.document import json_of
+    from ops_pipelines.capacity.answers import json_of
     from ops_pipelines.capacity.report import headline_document
     from ops_pipelines.report.terminal import console, print_document
 
@@ -162,11 +162,10 @@ def backtest(
     of days), peak_coverage_90, bound_to_peak_ratio (median), origins (windows); null where there is nothing to
     divide by. pooled is what the program uses.
     """
-    from ops_pipelines.capacity.forecast.ahead import TooShort
+    from ops_pipelines.capacity.forecast.ahead import TooShort, read_peaks
     from ops_pipelines.capacity.forecast.ahead import backtest as judge
-    from ops_pipelines.capacity.forecast.recorded_peaks import read_peaks
     from ops_pipelines.capacity.report import backtest_document
-    from ops_pipelines.quotas.wanted.recorded import RefusedDemand
+    from ops_pipelines.quotas.recorded import RefusedDemand
     from ops_pipelines.report.terminal import console, print_document
 
     try:
@@ -231,9 +230,8 @@ def _made(make: Callable[[], Made]) -> Made:
 
 
 def _report(quarter: str | None, as_of: str | None, desk: "TeamsDesk") -> "CapacityReport":
-    from ops_pipelines.capacity.hindsight import kept_report
     from ops_pipelines.capacity.model import first_day_of, quarter_of
-    from ops_pipelines.capacity.reporting import report_quarter
+    from ops_pipelines.capacity.reporting import kept_report, report_quarter
 
     day = _day(as_of, desk)
     name = quarter_of(day) if quarter is None else quarter
@@ -261,9 +259,9 @@ def _report(quarter: str | None, as_of: str | None, desk: "TeamsDesk") -> "Capac
 
 def _write(desk: "TeamsDesk", found: "CapacityReport", out: Path) -> list[str]:
     """Write both files, named as they are kept, and return where they lie. Raises StatementFilesError."""
-    from ops_pipelines.capacity.document import json_of
-    from ops_pipelines.capacity.hindsight import kept_as
+    from ops_pipelines.capacity.answers import json_of
     from ops_pipelines.capacity.report import kept_document
+    from ops_pipelines.capacity.reporting import kept_as
     from ops_pipelines.report.html import page_of
     from ops_pipelines.resources.page_files import PlanDirectory
 

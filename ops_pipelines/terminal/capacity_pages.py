@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import date
 from threading import Lock
 
-from ops_pipelines.capacity.document import json_of, report_in
-from ops_pipelines.capacity.model import first_day_of, quarter_before, quarter_of
-from ops_pipelines.capacity.plan import CapacityReport
+from ops_pipelines.capacity.answers import json_of, report_in
+from ops_pipelines.capacity.model import CapacityReport, first_day_of, quarter_before, quarter_of
 from ops_pipelines.capacity.report import capacity_document, next_order
 from ops_pipelines.core.record import StatementFilesError
 from ops_pipelines.report.document import Number

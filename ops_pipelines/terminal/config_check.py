@@ -29,8 +29,8 @@ from ops_pipelines.resources.config.cluster_config import (
 from ops_pipelines.resources.config.teams_file import read_projects, read_teams
 from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.teams.contracts import Agreements
+from ops_pipelines.teams.desk import LimitsOn
 from ops_pipelines.teams.projects import CapacitySettings, PlannedProject
-from ops_pipelines.teams.settings import LimitsOn
 
 # -- what `check-config` says --
 

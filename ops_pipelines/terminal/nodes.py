@@ -1,6 +1,6 @@
 """What `ladder`, `probation`, `repair list` and `versions` answer: how nodes are doing; keys of JSON and documents.
 
-Which repair comes next is `remediate.ladder`'s, which version should run `rollouts.seen_fleet`'s.
+Which repair comes next is `remediate.ladder`'s, which version should run `rollouts.fleet`'s.
 """
 
 from collections import Counter, defaultdict
@@ -20,8 +20,8 @@ from ops_pipelines.remediate.nodes.tests import Probation, Standing, standings_o
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.json_form import Keys, fields_of
 from ops_pipelines.report.numbers import duration, moment
-from ops_pipelines.rollouts.seen_fleet import VersionsSeen
-from ops_pipelines.rollouts.versions.comparing import Fit, VersionLine
+from ops_pipelines.rollouts.fleet import VersionsSeen
+from ops_pipelines.rollouts.versions import Fit, VersionLine
 from ops_pipelines.terminal.incidents import state_of
 from ops_pipelines.terminal.outlook import Outlook
 

@@ -90,8 +90,7 @@ def diff(
     \b
     JSON: cluster, proposal, state, read_at, rows [team, gpu_type, in_force, proposed, guarantee, most, is_as_read].
     """
-    from ops_pipelines.quotas.answers import beside_json, beside_what_is_in_force, find_proposal
-    from ops_pipelines.quotas.team_report import beside_document
+    from ops_pipelines.quotas.answers import beside_document, beside_json, beside_what_is_in_force, find_proposal
 
     desk = open_desk(ctx, cluster_file)
     found, cluster = beside_what_is_in_force(find_proposal(proposal, desk), desk), desk.cluster.name
@@ -116,11 +115,10 @@ def apply(
     \b
     JSON with --dry-run: cluster, proposal, state, changes, hindrances, warnings; else as of one in `quota history`.
     """
-    from ops_pipelines.quotas.answers import find_proposal, preview_json
+    from ops_pipelines.quotas.answers import find_proposal, preview_document, preview_json
     from ops_pipelines.quotas.apply import apply as apply_quotas
     from ops_pipelines.quotas.apply import preview
-    from ops_pipelines.quotas.team_report import preview_document
-    from ops_pipelines.teams.settings import LimitsOn
+    from ops_pipelines.teams.desk import LimitsOn
 
     desk = open_desk(ctx, cluster_file)
     name = find_proposal(proposal, desk).name
@@ -171,8 +169,7 @@ def explain(
     gpu_type, before, after, reason], reclaim [gpu_type, guarantee, runs, free, wanted, jobs [job, team, gpus,
     ran_seconds], missing, rule, scheduler], notes.
     """
-    from ops_pipelines.quotas.answers import all_on_team, team_json
-    from ops_pipelines.quotas.team_report import team_document
+    from ops_pipelines.quotas.answers import all_on_team, team_document, team_json
 
     desk = open_desk(ctx, cluster_file)
     found, cluster = all_on_team(team, _day(day, desk), desk), desk.cluster.name
@@ -191,8 +188,7 @@ def history(
     \b
     JSON: cluster, proposals [proposal, day, state, since, actor, changed_count, headline, reason].
     """
-    from ops_pipelines.quotas.answers import history_json
-    from ops_pipelines.quotas.team_report import history_document
+    from ops_pipelines.quotas.answers import history_document, history_json
 
     desk = open_desk(ctx, cluster_file)
     found, cluster = desk.cluster.ledger.proposals(limit=limit), desk.cluster.name
@@ -283,7 +279,7 @@ def quota_replay(
     guarantee_violation_gpu_hours, churn_ratio_per_day, churn_ratio_max, reversals, jain,
     worst_team {team, unserved_ratio}; gain_ratio (null where nothing could be gained).
     """
-    from ops_pipelines.quotas.wanted.recorded import RefusedDemand
+    from ops_pipelines.quotas.recorded import RefusedDemand
 
     try:
         found = _replayed(demand, guarantees, timezone=timezone, is_carried=carry)
@@ -298,9 +294,9 @@ def quota_replay(
 
 def _replayed(demand: Path, guarantees: Path | None, *, timezone: str, is_carried: bool) -> "Replay":
     from ops_pipelines.core.proposal import Terms
+    from ops_pipelines.quotas.recorded import MissingHours, read_recorded
     from ops_pipelines.quotas.replay import replay
-    from ops_pipelines.quotas.wanted.recorded import MissingHours, read_recorded
-    from ops_pipelines.teams.settings import RebalanceSettings
+    from ops_pipelines.teams.desk import RebalanceSettings
 
     missing = MissingHours.CARRY if is_carried else MissingHours.REFUSE
     recorded = read_recorded(demand, timezone=timezone, missing=missing)
@@ -314,7 +310,7 @@ def _replayed(demand: Path, guarantees: Path | None, *, timezone: str, is_carrie
 def _guarantees(file: Path | None, capacity: "Mapping[TeamName, float]") -> "Mapping[TeamName, float]":
     """Return what each team is owed. Raises RefusedDemand with every fault of the file."""
     from ops_pipelines.core.proposal import TeamName
-    from ops_pipelines.quotas.wanted.recorded import RefusedDemand
+    from ops_pipelines.quotas.recorded import RefusedDemand
 
     if file is None:
         return {team: gpus * _GUARANTEE_RATIO for team, gpus in capacity.items()}
@@ -343,7 +339,7 @@ def _guarantees(file: Path | None, capacity: "Mapping[TeamName, float]") -> "Map
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
-    from ops_pipelines.quotas.wanted.recorded import RefusedDemand
+    from ops_pipelines.quotas.recorded import RefusedDemand
 
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:  # Spreadsheets write a byte order mark.

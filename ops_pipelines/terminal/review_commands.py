@@ -84,7 +84,7 @@ def _print_report(report: "IncidentReport") -> None:
     """Print the head of the report: what a person reads first. The rest is in the page and in the JSON."""
     from ops_pipelines.report.numbers import span_words
     from ops_pipelines.report.terminal import console, print_fields, print_lines
-    from ops_pipelines.review.story.chain import gpu_hours_words
+    from ops_pipelines.review.chain import gpu_hours_words
 
     out = console()
     print_lines(out, [f"{report.incident}  {report.state.replace('_', ' ')}", report.headline, report.standing, ""])
@@ -123,7 +123,7 @@ def _print_report(report: "IncidentReport") -> None:
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ops_pipelines.review.week.weekly_review import WeeklyReview
+    from ops_pipelines.review.weekly_review import WeeklyReview
 
 
 @at_the_edge
@@ -155,7 +155,7 @@ def review(
     from ops_pipelines.core.periods import parse_week, week_of
     from ops_pipelines.pages.weekly_review import write_weekly_review
     from ops_pipelines.report.json_form import to_json
-    from ops_pipelines.review.week.weekly_review import review_week
+    from ops_pipelines.review.weekly_review import review_week
     from ops_pipelines.terminal.review_views import view_review
     from ops_pipelines.wiring import open_observatory
 
@@ -248,7 +248,7 @@ def _plain(text: str) -> str:
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ops_pipelines.review.replay.result import ComparedAct, Replay
+    from ops_pipelines.review.replay_result import ComparedAct, Replay
 
 _ROWS_AT_MOST = 60
 _DEFAULT_BACK = timedelta(hours=24)
@@ -292,7 +292,7 @@ def replay(
     from ops_pipelines.report.terminal import console
     from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions, read_policy
-    from ops_pipelines.review.replay.replay import replay as run_again
+    from ops_pipelines.review.replay import replay as run_again
     from ops_pipelines.terminal.review_views import view_replay
     from ops_pipelines.wiring import history_of, open_lake, policy_here
 
@@ -366,7 +366,7 @@ def _print(out: "Console", found: "Replay") -> None:
 
     from ops_pipelines.report.numbers import moment
     from ops_pipelines.report.terminal import print_lines, printable
-    from ops_pipelines.review.replay.replay import differing, proof_sentence, sentences_of
+    from ops_pipelines.review.replay import differing, proof_sentence, sentences_of
 
     out.print(Text(f"{found.proposed} from {moment(found.since)} to {moment(found.until)}", style="bold"))
     print_lines(out, [*sentences_of(found), proof_sentence(found)])

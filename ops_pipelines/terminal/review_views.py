@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.core.objectives import Budget
 from ops_pipelines.pages.review_words import five_sentences, per_thousand_node_days
-from ops_pipelines.review.replay.replay import proof_sentence, sentences_of
-from ops_pipelines.review.replay.result import ComparedAct, Difference, KeyDifference, Lesson, Replay, Stretch
-from ops_pipelines.review.week.incidents import ComponentLine
-from ops_pipelines.review.week.weekly_review import WeeklyReview, WeekNumbers
-from ops_pipelines.review.work_sums import WorkSum
+from ops_pipelines.review.replay import proof_sentence, sentences_of
+from ops_pipelines.review.replay_result import ComparedAct, Difference, KeyDifference, Lesson, Replay, Stretch
+from ops_pipelines.review.week_acts import WorkSum
+from ops_pipelines.review.week_incidents import ComponentLine
+from ops_pipelines.review.weekly_review import WeeklyReview, WeekNumbers
 
 # -- the weekly review as values for JSON --
 

@@ -50,9 +50,8 @@ def plan(
     contradictions [rule, said, source, nodes], needs_yes_for, warnings.
     """
     from ops_pipelines.core.proof import Refusal
-    from ops_pipelines.rollouts.answers import plan_json
     from ops_pipelines.rollouts.orders import files_of, plan_release
-    from ops_pipelines.rollouts.plan_report import plan_document
+    from ops_pipelines.rollouts.plan_report import plan_document, plan_json
 
     cluster = open_named(ctx, cluster_file)
     planned = plan_release(files_of(cluster).release(release), cluster)
@@ -230,8 +229,7 @@ def _checked(reason: str) -> str:
 def _show(cluster: "Cluster", chosen: "tuple[Rollout, ...]", *, as_json: bool, is_short: bool) -> None:
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console, print_document, print_lines
-    from ops_pipelines.rollouts.answers import rollout_json
-    from ops_pipelines.rollouts.plan_report import history_document
+    from ops_pipelines.rollouts.plan_report import history_document, rollout_json
     from ops_pipelines.rollouts.report import rollout_document
 
     problems: list[str] = []
@@ -278,7 +276,7 @@ def _matter(rollout: "Rollout", cluster: "Cluster", problems: list[str]) -> "Rol
 def _why_closed(rollout: "Rollout", cluster: "Cluster") -> str:
     from ops_pipelines.core.rollout import RolloutState
     from ops_pipelines.core.sources import SourceError
-    from ops_pipelines.rollouts.bookings import calendar_of
+    from ops_pipelines.rollouts.cycle import calendar_of
 
     if rollout.state is not RolloutState.RUNNING:
         return ""
@@ -311,7 +309,7 @@ def versions(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FIL
     runs or null, seen_at, told_by (node, inventory), should_run or null, said_by, fit (fits, drifts, unknown, free)].
     """
     from ops_pipelines.resources.config.cluster_file import read_cluster
-    from ops_pipelines.rollouts.seen_fleet import look_at_versions
+    from ops_pipelines.rollouts.fleet import look_at_versions
     from ops_pipelines.terminal.nodes import versions_document, versions_json
     from ops_pipelines.wiring import open_lake
 

@@ -14,7 +14,7 @@ from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.rollout import Rollout
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.report.html import page_of
-from ops_pipelines.rollouts.bookings import calendar_of
+from ops_pipelines.rollouts.cycle import calendar_of
 from ops_pipelines.rollouts.gate.evidence import Verdict
 from ops_pipelines.rollouts.gate_sources import judge_of
 from ops_pipelines.rollouts.plan_report import MOST_RELEASES, MOST_ROLLOUTS, LyingRelease, rollouts_document

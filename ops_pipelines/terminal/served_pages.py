@@ -23,7 +23,7 @@ from ops_pipelines.pages.weekly_review import write_weekly_review
 from ops_pipelines.people.planned_times import PlannedKind, PlannedTime
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.numbers import duration
-from ops_pipelines.review.week.weekly_review import review_week
+from ops_pipelines.review.weekly_review import review_week
 from ops_pipelines.teams.desk import TeamsDesk
 
 # -- pages that take long --

@@ -88,7 +88,7 @@ def export(
 
     The lines of teams, and those that stay with the operator: BilledCost adds up to what the machines cost.
     """
-    from ops_pipelines.costs.focus_table import export_statement
+    from ops_pipelines.costs.focus import export_statement
     from ops_pipelines.resources.page_files import StatementDirectory
 
     desk = _open_desk(ctx, cluster_file)
@@ -226,8 +226,8 @@ def placement(
     """
     from datetime import timedelta
 
+    from ops_pipelines.efficiency.placement.day import report_of_day
     from ops_pipelines.efficiency.placement.document import placement_document, placement_json
-    from ops_pipelines.efficiency.placement.report import report_of_day
     from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk
 

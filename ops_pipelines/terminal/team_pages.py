@@ -16,13 +16,13 @@ from ops_pipelines.core.periods import CostMonth, Week, parse_week, week_of
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.proposal import ProposalId, ProposalRecord, ProposalState
 from ops_pipelines.core.record import StatementFilesError
-from ops_pipelines.costs.focus_table import billed_cents
+from ops_pipelines.costs.focus import billed_cents
 from ops_pipelines.costs.gather_usage import NothingYet
 from ops_pipelines.costs.report import cost_document
 from ops_pipelines.costs.statements import Charge, statement_of
 from ops_pipelines.efficiency.kept import TABLE
+from ops_pipelines.efficiency.placement.day import PlacementReport, report_of_day
 from ops_pipelines.efficiency.placement.document import placement_document, stranded_gpu_hours
-from ops_pipelines.efficiency.placement.report import PlacementReport, report_of_day
 from ops_pipelines.efficiency.report import AdviceRow, advice_document, advice_row, gain_gpu_hours
 from ops_pipelines.quotas.propose import Used, used_in
 from ops_pipelines.quotas.report import matter_of, moved_gpus, next_step, quota_document

@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 
 from pyarrow import concat_tables
 
-from ops_pipelines.capacity.days import TABLE as PEAKS
-from ops_pipelines.capacity.peaks.day import DayBook, put_gpus
+from ops_pipelines.capacity.past import TABLE as PEAKS
+from ops_pipelines.capacity.peak_days import DayBook, put_gpus
 from ops_pipelines.core.cluster import hour_of
 from ops_pipelines.core.lake import Lake
 from ops_pipelines.core.proposal import GpuType

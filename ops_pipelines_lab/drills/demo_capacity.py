@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ops_pipelines.capacity.document import report_in
+from ops_pipelines.capacity.answers import report_in
 from ops_pipelines.capacity.model import first_day_of, quarter_of
 from ops_pipelines.resources.page_files import CAPACITY_DIRECTORY, PlanDirectory
 

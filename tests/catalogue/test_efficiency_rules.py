@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ops_pipelines.efficiency.use.rules import (
+from ops_pipelines.efficiency.verdict_rules import (
     FEATURES,
     STRAGGLER_FEATURES,
     VERDICTS,

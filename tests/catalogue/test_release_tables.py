@@ -23,7 +23,7 @@ from ops_pipelines.core.release import (
 )
 from ops_pipelines.resources.catalogue_files import shipped_table
 from ops_pipelines.resources.release_files import TABLES, read_tables
-from ops_pipelines.rollouts.versions.compatibility import lint_tables
+from ops_pipelines.rollouts.compatibility import lint_tables
 
 SHIPPED = read_tables()
 MODEL = "hgx-h100"

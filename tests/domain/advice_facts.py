@@ -4,8 +4,18 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.efficiency.advice import Advice, AdviceKind, Confidence, Finding, Gain, Withheld
-from ops_pipelines.efficiency.work import Attempt, JobWork, NodeFailures, UseHours
+from ops_pipelines.efficiency.advice import (
+    Advice,
+    AdviceKind,
+    Attempt,
+    Confidence,
+    Finding,
+    Gain,
+    JobWork,
+    NodeFailures,
+    UseHours,
+    Withheld,
+)
 
 SINCE = datetime(2026, 11, 16, tzinfo=UTC)
 UNTIL = datetime(2026, 11, 23, tzinfo=UTC)

@@ -10,7 +10,7 @@ from ops_pipelines.core.periods import Stretch, WorkCalendar
 from ops_pipelines.core.policy import BlastCaps, DrainBudget, Policy, RolloutLimits
 from ops_pipelines.core.release import Change, Component, Release, ReleaseName, Reversibility
 from ops_pipelines.rollouts.fleet import FleetNode
-from ops_pipelines.rollouts.planning.planner import VisitTimes
+from ops_pipelines.rollouts.planner import VisitTimes
 from tests.domain.builders import NOW, after
 
 HOUR = 3600.0

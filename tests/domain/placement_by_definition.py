@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from ops_pipelines.core.identity import NodeName
+from ops_pipelines.efficiency.placement.spread import Level, levels_of, part_of
 from ops_pipelines.efficiency.placement.standing import Absence, Away, Machine, Stay, Waiting, needed, whole
-from ops_pipelines.efficiency.placement.straddling import Level, levels_of, part_of
 from ops_pipelines.efficiency.placement.waits import MARGIN_RATIO, WORTH, Need
 
 FOREVER = datetime.max.replace(tzinfo=UTC)

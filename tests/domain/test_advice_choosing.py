@@ -11,18 +11,22 @@ from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.efficiency.advice import (
     Advice,
     AdviceKind,
+    Attempt,
     Followed,
     Gain,
+    JobWork,
+    NodeFailures,
     Said,
+    Saves,
+    UseHours,
     choose,
     judge_following,
     one_line,
     subject_of_jobs,
 )
 from ops_pipelines.efficiency.advice_on_holding import IdleAttempt, LadderStep, due_step, ending_command
-from ops_pipelines.efficiency.judge import judge, measure
-from ops_pipelines.efficiency.work import Attempt, JobWork, NodeFailures, Saves, UseHours
-from ops_pipelines.teams.settings import AdviceSettings, LadderSettings
+from ops_pipelines.efficiency.evidence import judge, measure
+from ops_pipelines.teams.desk import AdviceSettings, LadderSettings
 from tests.domain.advice_facts import FAILURES, SINCE, UNTIL, advice, used, work
 
 SETTINGS = AdviceSettings()

@@ -7,7 +7,7 @@ import pytest
 
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.efficiency.advice import Advice, AdviceKind, Confidence
+from ops_pipelines.efficiency.advice import Advice, AdviceKind, Confidence, NodeFailures, Saves
 from ops_pipelines.efficiency.advice_on_holding import judge_gpu_type, judge_idle, judge_memory, judge_wall_time
 from ops_pipelines.efficiency.advice_on_running import (
     FileGroup,
@@ -21,8 +21,7 @@ from ops_pipelines.efficiency.advice_on_running import (
     judge_straggler,
     lost_ratio,
 )
-from ops_pipelines.efficiency.work import NodeFailures, Saves
-from ops_pipelines.teams.settings import AdviceSettings
+from ops_pipelines.teams.desk import AdviceSettings
 from tests.domain.advice_facts import FAILURES, GIB, SINCE, UNTIL, attempt, outcome, used, work
 
 SETTINGS = AdviceSettings()

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.capacity.alternatives import ADVICE_DAYS, Means, compare_ways
 from ops_pipelines.capacity.chances import DayProfile
-from ops_pipelines.capacity.need import TypeWeek, find_need
-from ops_pipelines.capacity.plan import Alternative, Way
+from ops_pipelines.capacity.model import Alternative, Way
+from ops_pipelines.capacity.need import ADVICE_DAYS, Means, TypeWeek, compare_ways, find_need
 from ops_pipelines.core.money import Cents
 from ops_pipelines.teams.projects import CapacityPolicy, Sku
 from tests.domain.capacity_examples import AS_OF, H100, day, even, sku, weeks_of

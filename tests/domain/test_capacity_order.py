@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.capacity.model import SeriesKey, SeriesOutlook
+from ops_pipelines.capacity.model import OrderLine, SeriesKey, SeriesOutlook
 from ops_pipelines.capacity.need import MOST_ORDERED, TypeWeek, days_to_serve, fewest, find_need
 from ops_pipelines.capacity.order import Bound, Places, expansion_line, expansion_of, order_line, usable_limit
-from ops_pipelines.capacity.plan import OrderLine
 from ops_pipelines.core.money import Cents
 from ops_pipelines.teams.projects import CapacityPolicy, LeadTime, Sku, StoreExpansion
 from tests.domain.capacity_examples import AS_OF, H100, certain, day, even, sku, usable, weeks_of

@@ -5,8 +5,7 @@ from datetime import date
 import pytest
 
 from ops_pipelines.capacity.chances import DayProfile
-from ops_pipelines.capacity.model import SeriesKey, SeriesOutlook, SupplyWeek, WeekPeak
-from ops_pipelines.capacity.plan import CapacityForecast, Way
+from ops_pipelines.capacity.model import CapacityForecast, SeriesKey, SeriesOutlook, SupplyWeek, Way, WeekPeak
 from ops_pipelines.capacity.planning import PlanInputs, make_plan
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.capacity.chances import EXACT_POINTS, KEPT_POINTS, make_fewer, sum_of_chances
+from ops_pipelines.capacity.forecasting import change_in_week, mix_projects, mix_week
 from ops_pipelines.capacity.model import LEVELS, SeriesKey, SeriesOutlook, WeekPeak
-from ops_pipelines.capacity.project_mix import change_in_week, mix_projects, mix_week
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.teams.projects import PlannedProject
 from tests.domain.capacity_examples import AS_OF, H100, certain, day, even

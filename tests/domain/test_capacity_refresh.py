@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.capacity.plan import RefreshLine
-from ops_pipelines.capacity.refresh import Batch, chance_of_as_many, judge_batches
+from ops_pipelines.capacity.model import RefreshLine
+from ops_pipelines.capacity.planning import Batch, chance_of_as_many, judge_batches
 from ops_pipelines.core.money import Cents
 from ops_pipelines.teams.price import AssetPrice, PricedBy, PriceModel
 from ops_pipelines.teams.projects import CapacityPolicy, Sku

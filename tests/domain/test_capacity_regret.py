@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.capacity.chances import DayProfile
+from ops_pipelines.capacity.model import RegretRow
 from ops_pipelines.capacity.need import cents_per_gpu_hour, counts_around, regret_rows
-from ops_pipelines.capacity.plan import RegretRow
 from tests.domain.capacity_examples import AS_OF, H100, day, even, sku, weeks_of
 
 ALL_HOURS = DayProfile(near_peak_hours=24.0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.capacity.supply import SHARE_POINTS, SupplyInputs, points_with_more, supply_weeks, usable_ratio
+from ops_pipelines.capacity.chances import SHARE_POINTS, SupplyInputs, points_with_more, supply_weeks, usable_ratio
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.teams.projects import Arrival, Retirement
 from tests.domain.capacity_examples import AS_OF, H100, day, usable

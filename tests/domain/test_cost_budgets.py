@@ -6,7 +6,7 @@ import pytest
 
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.costs.budgets import Budget, BudgetAlert, judge_budget
+from ops_pipelines.costs.statements import Budget, BudgetAlert, judge_budget
 
 JUNE_1 = date(2026, 6, 1)  # a Monday
 BUDGET = Budget(team=TeamName("ml"), first_day=JUNE_1, cents=Cents(30_000))

@@ -25,8 +25,8 @@ from ops_pipelines.core.release import (
 )
 from ops_pipelines.core.rollout import Contradiction
 from ops_pipelines.resources.release_files import read_tables
+from ops_pipelines.rollouts.compatibility import contradictions
 from ops_pipelines.rollouts.fleet import FleetNode
-from ops_pipelines.rollouts.versions.compatibility import contradictions
 
 TODAY = date(2026, 11, 22)
 TABLES = read_tables()

@@ -5,10 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.rollouts.gate.counts import usual_rate
 from ops_pipelines.rollouts.gate.evidence import ControlShift, EventKind, LevelKind, VerdictKind
 from ops_pipelines.rollouts.gate.judge_wave import MARGIN, judge_wave, soak_of
-from ops_pipelines.rollouts.gate.levels import control_shift
+from ops_pipelines.rollouts.gate.measures import control_shift, usual_rate
 from tests.domain.lifecycle_evidence import (
     BEGAN,
     CLAIMS,

@@ -15,7 +15,7 @@ from ops_pipelines.rollouts.gate.evidence import (
     VerdictKind,
 )
 from ops_pipelines.rollouts.gate.judge_wave import Looking, judge_wave
-from ops_pipelines.rollouts.gate.levels import control_shift
+from ops_pipelines.rollouts.gate.measures import control_shift
 from tests.domain.lifecycle_evidence import BEGAN, DECIDING, LATER, USUAL, names, tries
 
 GOOD, STOP, ASK, UNDECIDED = VerdictKind.GOOD, VerdictKind.STOP, VerdictKind.ASK, VerdictKind.UNDECIDED

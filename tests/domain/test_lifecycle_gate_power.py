@@ -6,8 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.rollouts.gate.counts import EVENTS_FALSE_STOP, EVENTS_LAST_LOOK, bad_per_node_day
-from ops_pipelines.rollouts.gate.evidence import VerdictKind
+from ops_pipelines.rollouts.gate.evidence import (
+    SUSPICIOUS_AT,
+    VerdictKind,
+    chance_of_at_least,
+    count_that_stops,
+    known_rate,
+)
 from ops_pipelines.rollouts.gate.judge_wave import (
     false_stop_bound,
     judge_wave,
@@ -15,7 +20,7 @@ from ops_pipelines.rollouts.gate.judge_wave import (
     power_of_events,
     power_of_slowdown,
 )
-from ops_pipelines.rollouts.gate.standard import SUSPICIOUS_AT, chance_of_at_least, count_that_stops, known_rate
+from ops_pipelines.rollouts.gate.measures import EVENTS_FALSE_STOP, EVENTS_LAST_LOOK, bad_per_node_day
 from tests.domain.lifecycle_evidence import CLAIMS, FIRST, LIMITS, USUAL, evidence, failures, steps
 
 

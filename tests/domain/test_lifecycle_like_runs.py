@@ -12,7 +12,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.periods import Stretch
 from ops_pipelines.core.rollout import NodeStage
 from ops_pipelines.rollouts.gate.evidence import LevelSamples
-from ops_pipelines.rollouts.gate.levels import MOST_NODES, MeasuredRun, compare_runs, compared_nodes
+from ops_pipelines.rollouts.gate.measures import MOST_NODES, MeasuredRun, compare_runs, compared_nodes
 from ops_pipelines.rollouts.gate.seen_events import PAST, ComparedTimes
 from tests.domain.builders import NOW, node_names
 from tests.ports.rollout_samples import node, wave

@@ -11,8 +11,8 @@ from ops_pipelines.core.policy import BlastCaps, DrainBudget, Policy, RolloutLim
 from ops_pipelines.core.proof import Authority, Refusal
 from ops_pipelines.remediate.guardrails.budgets import keeps_drain_budget, keeps_part_caps, keeps_rollout_share
 from ops_pipelines.remediate.guardrails.facts import Case, ClusterFacts
+from ops_pipelines.rollouts.candidates import Places, pick
 from ops_pipelines.rollouts.fleet import FleetNode
-from ops_pipelines.rollouts.planning.candidates import Places, pick
 from tests.domain.builders import action, facts, node
 from tests.domain.lifecycle_fleet import WIDE, fleet_node, fleet_of, fleets, policies
 

@@ -16,7 +16,7 @@ from ops_pipelines.core.proof import Patience, Refusal
 from ops_pipelines.core.release import Activation, Claims, Component, Release
 from ops_pipelines.core.rollout import Contradiction, RolloutPlan
 from ops_pipelines.rollouts.fleet import FleetNode
-from ops_pipelines.rollouts.planning.planner import VisitTimes, choose_candidates, plan_rollout
+from ops_pipelines.rollouts.planner import VisitTimes, choose_candidates, plan_rollout
 from tests.domain.builders import NOW, after
 from tests.domain.lifecycle_fleet import (
     ALWAYS,

@@ -8,7 +8,7 @@ import pytest
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import Direction, NodeStage
-from ops_pipelines.rollouts.versions.comparing import (
+from ops_pipelines.rollouts.versions import (
     Fit,
     SeenVersion,
     VersionLine,

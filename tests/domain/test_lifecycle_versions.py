@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.release import Component
-from ops_pipelines.rollouts.versions.comparing import (
+from ops_pipelines.rollouts.versions import (
     VersionError,
     check_version,
     compare_versions,

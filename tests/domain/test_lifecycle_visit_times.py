@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.release import Activation, Component
-from ops_pipelines.rollouts.planning.planner import MeasuredVisits, VisitTimes, visit_times
+from ops_pipelines.rollouts.planner import MeasuredVisits, VisitTimes, visit_times
 from tests.domain.lifecycle_fleet import change, release
 
 LIMITS = RolloutLimits(good_read_count=3, good_read_every=timedelta(seconds=30), soak_limit=timedelta(days=5))

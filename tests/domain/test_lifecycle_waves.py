@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.rollout import Wave
+from ops_pipelines.rollouts.candidates import LEAST_PER_MODEL, draw_waves
 from ops_pipelines.rollouts.fleet import FleetNode
-from ops_pipelines.rollouts.planning.waves import LEAST_PER_MODEL, draw_waves
 from tests.domain.builders import NOW, after
 from tests.domain.lifecycle_fleet import HOUR, fleet_node, fleet_of, fleets, policies
 

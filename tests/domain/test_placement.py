@@ -17,9 +17,17 @@ from ops_pipelines.efficiency.placement.fragmentation import (
     index_by_hour,
     index_of,
 )
+from ops_pipelines.efficiency.placement.spread import (
+    NO_NODE,
+    CostClass,
+    Level,
+    StrandRules,
+    Traffic,
+    Why,
+    find_straddles,
+    find_stranded,
+)
 from ops_pipelines.efficiency.placement.standing import Absence, Away, Occupancy, Stay, needed, stands_at, whole
-from ops_pipelines.efficiency.placement.straddling import CostClass, Level, Traffic, find_straddles
-from ops_pipelines.efficiency.placement.stranded import NO_NODE, StrandRules, Why, find_stranded
 from tests.domain.placement_cluster import DAY, END, at, away, machine, nvl_racks, stay, two_racks
 
 MACHINES = two_racks()

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import NodeName, Place
 from ops_pipelines.efficiency.placement.fragmentation import find_broken_domains
 from ops_pipelines.efficiency.placement.room import FreeRuns
+from ops_pipelines.efficiency.placement.spread import find_straddles
 from ops_pipelines.efficiency.placement.standing import Absence, Away, Machine, Stay, Waiting
-from ops_pipelines.efficiency.placement.straddling import find_straddles
 from ops_pipelines.efficiency.placement.waits import Need, find_backfill_hints, find_holes
 from tests.domain import placement_by_definition as definition
 from tests.domain.placement_cluster import DAY, at, away, stay, waiting

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.efficiency.placement.day import PlacementDay, describe
+from ops_pipelines.efficiency.placement.spread import find_straddles
 from ops_pipelines.efficiency.placement.standing import Away, Stay, Waiting
-from ops_pipelines.efficiency.placement.straddling import find_straddles
 from ops_pipelines.efficiency.placement.waits import (
     ENOUGH_RUNS,
     Need,

@@ -13,7 +13,7 @@ from ops_pipelines.core.proposal import TeamName, Terms
 from ops_pipelines.quotas.allocation import Sharing, allocate
 from ops_pipelines.quotas.demand import DemandDay, queue_chance, remember
 from ops_pipelines.quotas.today import chance_factor, standings_of, weight_factor
-from ops_pipelines.teams.settings import RebalanceSettings
+from ops_pipelines.teams.desk import RebalanceSettings
 
 NEAR = 1e-9
 AMOUNTS = st.integers(0, 12).map(float)

@@ -16,7 +16,7 @@ from ops_pipelines.quotas.proof import PROOFS, ProofInputs
 from ops_pipelines.quotas.proposing import headline_of_lines, propose_lines
 from ops_pipelines.quotas.rebalance import rebalance, wished_quotas
 from ops_pipelines.quotas.today import Today
-from ops_pipelines.teams.settings import QuotaPolicy, RebalanceSettings
+from ops_pipelines.teams.desk import QuotaPolicy, RebalanceSettings
 
 A, B, C, ORG = TeamName("a"), TeamName("b"), TeamName("c"), TeamName("org")
 H100 = GpuType("h100")

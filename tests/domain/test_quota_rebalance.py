@@ -22,8 +22,8 @@ from ops_pipelines.quotas.demand import (
 from ops_pipelines.quotas.rebalance import rebalance, wished_quotas
 from ops_pipelines.quotas.replay import replay
 from ops_pipelines.quotas.today import Rebalanced, Today, debts_of
+from ops_pipelines.teams.desk import RebalanceSettings
 from ops_pipelines.teams.projects import Project
-from ops_pipelines.teams.settings import RebalanceSettings
 
 A, B, C = TeamName("a"), TeamName("b"), TeamName("c")
 SETTINGS = RebalanceSettings(spread_ratio=0.0)

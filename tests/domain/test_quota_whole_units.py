@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.quotas.whole_units import Goal, rounded
+from ops_pipelines.quotas.proposing import Goal, rounded
 
 A, B, C = TeamName("a"), TeamName("b"), TeamName("c")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.rollouts.gate.standard import (
+from ops_pipelines.rollouts.gate.evidence import (
     Rate,
     chance_of_at_least,
     chance_of_shift,

@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from ops_pipelines.core.periods import parse_week
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
-from ops_pipelines.teams.desk import TeamsDesk
-from ops_pipelines.teams.settings import AdviceSettings
+from ops_pipelines.teams.desk import AdviceSettings, TeamsDesk
 from tests.flow.review_stage import LakeOfRows, LedgerOfValues, stage
 
 WEEK = parse_week("2026-W45")

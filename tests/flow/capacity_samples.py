@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import date, timedelta
 
-from ops_pipelines.capacity.model import LEVELS, Resource, SeriesKey, SeriesOutlook, SupplyPoint, SupplyWeek, WeekPeak
-from ops_pipelines.capacity.plan import (
+from ops_pipelines.capacity.model import (
+    LEVELS,
     Alternative,
     BoundHeld,
     CapacityForecast,
@@ -14,8 +14,14 @@ from ops_pipelines.capacity.plan import (
     OrderLine,
     RefreshLine,
     RegretRow,
+    Resource,
+    SeriesKey,
+    SeriesOutlook,
     ShortWeek,
+    SupplyPoint,
+    SupplyWeek,
     Way,
+    WeekPeak,
 )
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType, TeamName

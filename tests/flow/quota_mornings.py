@@ -21,10 +21,9 @@ from ops_pipelines.core.quota_limits import QuotaChange
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.teams.contracts import Agreements, Contract
-from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.teams.desk import QuotaPolicy, TeamsDesk
 from ops_pipelines.teams.price import InstalledNode
 from ops_pipelines.teams.projects import Project
-from ops_pipelines.teams.settings import QuotaPolicy
 from ops_pipelines_lab.simulator.quotas import SimulatedQuotas
 from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, SimulatedNode, cluster_nodes
 from ops_pipelines_lab.simulator.twin import Twin

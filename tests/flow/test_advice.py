@@ -10,8 +10,7 @@ from ops_pipelines.core.periods import Week
 from ops_pipelines.efficiency.advice import AdviceKind, Followed
 from ops_pipelines.efficiency.kept import follow_up, keep, told_in
 from ops_pipelines.efficiency.week import find_advice, send
-from ops_pipelines.teams.desk import TeamsDesk
-from ops_pipelines.teams.settings import AdviceSettings
+from ops_pipelines.teams.desk import AdviceSettings, TeamsDesk
 from tests.flow.advice_stage import HOUR, WEEK, AdviceStage, Job
 
 STALLED = Job(job="1", name="train_1", verdict="input_stalled", node="gpu001")

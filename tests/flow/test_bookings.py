@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import JobId, NodeName, Place
 from ops_pipelines.core.periods import Stretch, WorkCalendar
 from ops_pipelines.core.rollout import Booking, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.rollouts.bookings import LEAD, Prospect, wanted_booking
+from ops_pipelines.rollouts.cycle import LEAD, Prospect, wanted_booking
 from ops_pipelines.rollouts.fleet import FleetNode
 from tests.ports.ledger_samples import NOW
 from tests.ports.rollout_samples import node, rollout, wave

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ops_pipelines.capacity.past import gather_batches, read_past
-from ops_pipelines.capacity.refresh import Batch
+from ops_pipelines.capacity.planning import Batch
 from ops_pipelines.core.action import Verb
 from ops_pipelines.core.entries import Entry, EntryKind
 from tests.domain.builders import incident

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.capacity.days import DaySummed, keep_day, sum_day
 from ops_pipelines.capacity.model import Resource
+from ops_pipelines.capacity.past import DaySummed, keep_day, sum_day
 from ops_pipelines.core.cluster import HOUR
 from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.core.proposal import TeamName, Terms

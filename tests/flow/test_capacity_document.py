@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.capacity.document import document_of, json_of, report_in, report_of, round_number
+from ops_pipelines.capacity.answers import document_of, json_of, report_in, report_of, round_number
 from tests.flow import capacity_samples as samples
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -6,12 +6,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from ops_pipelines.capacity.hindsight import judge_bounds, tell_changes
-from ops_pipelines.capacity.model import Resource, SeriesKey
+from ops_pipelines.capacity.model import CapacityPlan, OrderLine, Resource, SeriesKey
 from ops_pipelines.capacity.past import Completeness, Past
-from ops_pipelines.capacity.peaks.history import RecordedDays, read_history
-from ops_pipelines.capacity.plan import CapacityPlan, OrderLine
-from ops_pipelines.capacity.reporting import assumptions_of, headline_of, warn_of_changes
+from ops_pipelines.capacity.peak_history import RecordedDays, read_history
+from ops_pipelines.capacity.reporting import assumptions_of, headline_of, judge_bounds, tell_changes, warn_of_changes
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.teams.projects import CapacityPolicy
 from tests.flow import capacity_samples as samples

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from ops_pipelines.capacity.hindsight import keep_page, keep_report, kept_as, kept_check, kept_report
+from ops_pipelines.capacity.reporting import keep_page, keep_report, kept_as, kept_check, kept_report
 from ops_pipelines.core.record import StatementFilesError
 from ops_pipelines.resources.page_files import PlanDirectory
 from ops_pipelines.teams.desk import TeamsDesk

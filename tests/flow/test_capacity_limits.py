@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.capacity.forecast.windows import DailyPeaks
 from ops_pipelines.capacity.forecasting import limits_of
 from ops_pipelines.capacity.model import SeriesKey
-from ops_pipelines.capacity.peaks.history import PeakHistory, ResourceHistory
+from ops_pipelines.capacity.peak_history import PeakHistory, ResourceHistory
 from ops_pipelines.teams.projects import CapacitySettings, RackRoom
 
 RACK = SeriesKey(resource="rack_watts", name="r1")

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.capacity.document import json_of, report_in
+from ops_pipelines.capacity.answers import json_of, report_in
 from ops_pipelines.capacity.forecasting import NoHistory, forecast_quarter, plan_quarter
-from ops_pipelines.capacity.hindsight import keep_report, kept_report
 from ops_pipelines.capacity.model import LEVELS, Resource, SeriesKey
-from ops_pipelines.capacity.reporting import report_on, report_quarter
+from ops_pipelines.capacity.reporting import keep_report, kept_report, report_on, report_quarter
 from tests.flow.capacity_samples import project
 from tests.flow.capacity_stage import GPUS, H100, POLICY, QUARTER, CapacityStage
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ops_pipelines.capacity.gather_supply import gather_supply
+from ops_pipelines.capacity.chances import SupplyInputs
+from ops_pipelines.capacity.forecasting import gather_supply
 from ops_pipelines.capacity.past import NoHistory, catch_up, read_past
-from ops_pipelines.capacity.supply import SupplyInputs
 from ops_pipelines.core.identity import Digest, NodeName, PlanId, RolloutId
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.core.release import ReleaseName

@@ -13,12 +13,10 @@ from ops_pipelines.core.identity import JobAttempt, JobId
 from ops_pipelines.core.notes import Audience, Lane, TellRules
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.core.record import StatementFilesError
-from ops_pipelines.costs.budget_notes import budget_notes
-from ops_pipelines.costs.budgets import BudgetAlert
 from ops_pipelines.costs.charges import CostRow, cost_rows
-from ops_pipelines.costs.focus_table import billed_cents, export_statement, keep_statement
+from ops_pipelines.costs.focus import billed_cents, export_statement, keep_statement
 from ops_pipelines.costs.statement import Service
-from ops_pipelines.costs.statements import Charge, statement_of
+from ops_pipelines.costs.statements import BudgetAlert, Charge, budget_notes, statement_of
 from ops_pipelines.costs.usage import Fate
 from ops_pipelines.resources.page_files import StatementDirectory
 from tests.flow.cost_stage import AGREEMENTS, ALPHA, BETA, GPUS, LAB, PRICES, CostLedger, Stage, berlin

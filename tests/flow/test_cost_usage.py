@@ -18,8 +18,7 @@ from ops_pipelines.core.release import ReleaseName
 from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.costs.charges import hours_by_fate
 from ops_pipelines.costs.gather_usage import MonthUsage, NothingYet, part_of, usage_of
-from ops_pipelines.costs.intervals import Condition
-from ops_pipelines.costs.states import find_states
+from ops_pipelines.costs.states import Condition, find_states
 from ops_pipelines.costs.usage import NO_TEAM, Fate, Owner
 from ops_pipelines.teams.desk import NoTeams
 from tests.flow.cost_stage import BETA, GPUS, NODES, CostLedger, Stage, berlin

@@ -14,13 +14,11 @@ from ops_pipelines.core.entries import EntryKind
 from ops_pipelines.core.identity import ActionKey, IncidentId
 from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClass
 from ops_pipelines.core.record import Chronicle
+from ops_pipelines.review.cost import RecentRemediation, cost_of, spans_out
 from ops_pipelines.review.job_runs import Break, Cause, Stint
-from ops_pipelines.review.replay.result import Verdict, learn
-from ops_pipelines.review.story.cost import cost_of, spans_out
-from ops_pipelines.review.time_saved import RecentRemediation
-from ops_pipelines.review.week.acts import people_of, wrong_acts
-from ops_pipelines.review.week.weekly_review import review_week
-from ops_pipelines.review.work_sums import sum_work
+from ops_pipelines.review.replay_result import Verdict, learn
+from ops_pipelines.review.week_acts import people_of, sum_work, wrong_acts
+from ops_pipelines.review.weekly_review import review_week
 from tests.flow.review_stage import (
     MINUTE,
     WEEK,

@@ -10,8 +10,8 @@ import pytest
 
 from ops_pipelines.core.notes import Audience
 from ops_pipelines.core.observation import JobState, Workload
-from ops_pipelines.efficiency.idle_ladder import walk_ladder
-from ops_pipelines.teams.settings import AdviceSettings, LadderSettings
+from ops_pipelines.efficiency.advice_on_holding import walk_ladder
+from ops_pipelines.teams.desk import AdviceSettings, LadderSettings
 from tests.flow.advice_stage import HOUR, WEEK, AdviceStage, Job
 
 BEGAN = WEEK.start + 100 * HOUR

@@ -21,12 +21,18 @@ from ops_pipelines.core.policy import Mode
 from ops_pipelines.people import orders
 from ops_pipelines.report.json_form import to_json
 from ops_pipelines.report.numbers import span_words
+from ops_pipelines.review.chain import Chain, gpu_hours_words, read_chain
+from ops_pipelines.review.cost import (
+    MilestoneKind,
+    RecentRemediation,
+    cost_of,
+    milestones_of,
+    recent_remediation,
+    victims_of,
+)
+from ops_pipelines.review.follow_ups import Urgency, follow_ups_of
 from ops_pipelines.review.incident_report import IncidentReport, report_on
-from ops_pipelines.review.story.chain import Chain, gpu_hours_words, read_chain
-from ops_pipelines.review.story.cost import MilestoneKind, cost_of, milestones_of, victims_of
-from ops_pipelines.review.story.follow_ups import Urgency, follow_ups_of
-from ops_pipelines.review.story.timeline import EventKind, EventLane, timeline_of
-from ops_pipelines.review.time_saved import RecentRemediation, recent_remediation
+from ops_pipelines.review.timeline import EventKind, EventLane, timeline_of
 from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.domain.builders import NODE, NOW, action, after, attempt, incident, xid
 from tests.ports.ledger_samples import fill

@@ -13,9 +13,8 @@ from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.core.quota_limits import Quotas
 from ops_pipelines.costs.gather_usage import NothingYet
-from ops_pipelines.efficiency.placement.report import PlacementReport, placement_report, report_of_day
-from ops_pipelines.efficiency.placement.straddling import CostClass, Level
-from ops_pipelines.efficiency.placement.stranded import Why
+from ops_pipelines.efficiency.placement.day import PlacementReport, placement_report, report_of_day
+from ops_pipelines.efficiency.placement.spread import CostClass, Level, Why
 from ops_pipelines.efficiency.placement.waits import SizeClass
 from ops_pipelines.lake.accounting import read_ended, read_held, read_waiting
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

@@ -24,7 +24,7 @@ from ops_pipelines.core.sources import SourceError, SourceRefused, SourceUnavail
 from ops_pipelines.quotas.apply import PAUSE_SECONDS, READ_COUNT, SETTLED_AFTER, apply, preview, settle, undo
 from ops_pipelines.quotas.changes import ApplyRefused, changes_of, witness
 from ops_pipelines.teams.contracts import Contract
-from ops_pipelines.teams.settings import LimitsOn, QuotaFreeze
+from ops_pipelines.teams.desk import LimitsOn, QuotaFreeze
 from tests.flow.quota_stage import (
     ALL_MAY_MOVE,
     FIRST_LIMITS,

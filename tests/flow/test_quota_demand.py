@@ -16,7 +16,7 @@ from ops_pipelines.core.sources import AccountingPage, SourceUnavailable
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.quotas.gather_demand import FilledDemand, demand_days_of, demand_of_day, fill_demand
-from ops_pipelines.quotas.wanted.hourly import NUMBERS
+from ops_pipelines.quotas.hourly import NUMBERS
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.teams.contracts import Agreements, Contract
 from ops_pipelines.teams.desk import TeamsDesk

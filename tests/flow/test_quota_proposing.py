@@ -13,16 +13,15 @@ from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.proposal import GpuType, ProposalState, ProposedQuota, TeamName, Terms
 from ops_pipelines.core.quota_limits import QuotaChange
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.quotas.daily import ATTEMPT_COLUMNS, JobSize, regular_sizes
 from ops_pipelines.quotas.daily_work import Outcome, carry_out_proposal, make_proposal, prove_day
 from ops_pipelines.quotas.morning import NoProposal
 from ops_pipelines.quotas.propose import TABLE, Proposed, keep, propose
-from ops_pipelines.quotas.wanted.gathered import COLUMNS, JobSize, regular_sizes
-from ops_pipelines.quotas.wanted.held import GpuTypes
+from ops_pipelines.quotas.spans import GpuTypes
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.teams.contracts import Agreements, Contract
-from ops_pipelines.teams.desk import NoTeams
+from ops_pipelines.teams.desk import NoTeams, QuotaFreeze, QuotaPolicy, RebalanceSettings
 from ops_pipelines.teams.projects import Project
-from ops_pipelines.teams.settings import QuotaFreeze, QuotaPolicy, RebalanceSettings
 from tests.flow.quota_mornings import (
     BY_ITSELF,
     GUARANTEES,
@@ -456,7 +455,7 @@ def test_a_job_size_counts_when_it_is_seen_on_enough_days(days: int, counts: boo
         for number in range(days)
     )
 
-    found = regular_sizes(rows.select(COLUMNS), types=GpuTypes())
+    found = regular_sizes(rows.select(ATTEMPT_COLUMNS), types=GpuTypes())
 
     assert found == ({(RESEARCH, NO_TYPE): 32} if counts else {})
 
@@ -475,9 +474,9 @@ def test_who_runs_now_adds_a_day_and_who_never_started_adds_none() -> None:
     )
     present = JobSize(team=RESEARCH, gpu_type=NO_TYPE, gpu_count=16, day=TODAY)
 
-    assert regular_sizes(rows.select(COLUMNS), types=GpuTypes()) == {}
-    assert regular_sizes(rows.select(COLUMNS), now=[present], types=GpuTypes()) == {(RESEARCH, NO_TYPE): 16}
-    assert regular_sizes(rows.select(COLUMNS).slice(0, 0), types=GpuTypes()) == {}
+    assert regular_sizes(rows.select(ATTEMPT_COLUMNS), types=GpuTypes()) == {}
+    assert regular_sizes(rows.select(ATTEMPT_COLUMNS), now=[present], types=GpuTypes()) == {(RESEARCH, NO_TYPE): 16}
+    assert regular_sizes(rows.select(ATTEMPT_COLUMNS).slice(0, 0), types=GpuTypes()) == {}
 
 
 def test_a_contract_that_begins_today_holds_today(stage: QuotaStage) -> None:

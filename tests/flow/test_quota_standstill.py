@@ -12,7 +12,7 @@ from ops_pipelines.core.identity import IncidentId, NodeName, Place, Topology
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.proposal import GpuType, ProposalRecord, ProposalState
 from ops_pipelines.quotas.morning import is_of_whole_cluster, returns_to_contract, standstill
-from ops_pipelines.teams.settings import QuotaFreeze, QuotaPolicy, RebalanceSettings
+from ops_pipelines.teams.desk import QuotaFreeze, QuotaPolicy, RebalanceSettings
 from tests.domain.builders import incident
 from tests.ports.quota_samples import line, proposal
 

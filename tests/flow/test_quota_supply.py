@@ -14,8 +14,8 @@ from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.quotas.gather_supply import count_supply, stands_at, tally
+from ops_pipelines.teams.desk import QuotaPolicy
 from ops_pipelines.teams.price import InstalledNode
-from ops_pipelines.teams.settings import QuotaPolicy
 from tests.domain.builders import incident
 from tests.flow.quota_mornings import NO_TYPE, QuotaStage, installed
 from tests.scenarios.rollout_stage import KERNEL, RolloutStage

@@ -22,11 +22,11 @@ from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.ledger.state import LedgerChronicle
-from ops_pipelines.review.replay.lake_hours import hours_without_decisions
-from ops_pipelines.review.replay.recorded import mark_counterfactual
-from ops_pipelines.review.replay.replay import compare_policies, replay
-from ops_pipelines.review.replay.result import RECURS_WITHIN, ComparedAct, Difference, History, Source, Verdict, learn
-from ops_pipelines.review.replay.side import Side, Standing, courses_of
+from ops_pipelines.review.replay import compare_policies, replay
+from ops_pipelines.review.replay_lake import hours_without_decisions
+from ops_pipelines.review.replay_recorded import mark_counterfactual
+from ops_pipelines.review.replay_result import RECURS_WITHIN, ComparedAct, Difference, History, Source, Verdict, learn
+from ops_pipelines.review.replay_side import Side, Standing, courses_of
 from tests.domain import builders
 from tests.flow.fake_store import topology_of
 from tests.simulator.fake_clock import BEGINNING as AT

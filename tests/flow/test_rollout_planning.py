@@ -19,9 +19,8 @@ from ops_pipelines.core.rollout import RolloutPlan
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.remediate.guardrails.facts import drain_reason
-from ops_pipelines.rollouts.fleet import FleetNode
+from ops_pipelines.rollouts.fleet import FleetNode, view_fleet
 from ops_pipelines.rollouts.orders import files_of, plan_release, plan_releases
-from ops_pipelines.rollouts.seen_fleet import view_fleet
 from tests.domain.builders import NODE, NOW, OTHER_NODE, after, incident, job, node, our_drain, our_node, rules
 from tests.domain.lifecycle_fleet import HOUR
 from tests.scenarios.rollout_stage import KERNEL, ROLLOUT_POLICY, RolloutStage, change, release_of

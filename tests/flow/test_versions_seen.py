@@ -17,8 +17,8 @@ from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.report.json_form import to_json
 from ops_pipelines.report.terminal import print_document
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.rollouts.seen_fleet import VersionsSeen, look_at_versions
-from ops_pipelines.rollouts.versions.comparing import Fit, VersionLine
+from ops_pipelines.rollouts.fleet import VersionsSeen, look_at_versions
+from ops_pipelines.rollouts.versions import Fit, VersionLine
 from ops_pipelines.terminal.nodes import versions_document, versions_json
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan
 from tests.scenarios.small_autopilot import SmallAutopilot

@@ -8,8 +8,8 @@ from ops_pipelines.core.action import Verb
 from ops_pipelines.core.objectives import BudgetState, Objective, ObjectiveKind, WorkloadClass
 from ops_pipelines.core.periods import parse_week, week_of
 from ops_pipelines.review.job_runs import Cause
-from ops_pipelines.review.week.acts import WrongKind
-from ops_pipelines.review.week.weekly_review import WeeklyReview, review_week
+from ops_pipelines.review.week_acts import WrongKind
+from ops_pipelines.review.weekly_review import WeeklyReview, review_week
 from tests.flow.review_stage import MINUTE, WEEK, LakeOfRows, LedgerOfValues, at, hand_computed, stage
 
 PROMISES = (

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.efficiency.use.rules import VERDICTS, find_stragglers, peer_features, read_rules, slice_share
-from ops_pipelines.efficiency.use.verdicts import count_verdicts, read_efficiency
+from ops_pipelines.efficiency.verdict_rules import VERDICTS, find_stragglers, peer_features, read_rules, slice_share
+from ops_pipelines.efficiency.verdicts import count_verdicts, read_efficiency
 from ops_pipelines.lake.schema import TABLES
 from tests.frames.gpu_hours import (
     GIB,

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from ops_pipelines.efficiency.use.verdicts import read_efficiency
+from ops_pipelines.efficiency.verdicts import read_efficiency
 from ops_pipelines.lake.metrics.pages import combine, read_page
 from ops_pipelines.lake.node_names import NodeNames
 from ops_pipelines.lake.schema import TABLES

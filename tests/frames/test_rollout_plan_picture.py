@@ -19,7 +19,7 @@ from ops_pipelines.core.rollout import RolloutPlan, SkippedNode
 from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.report.pictures.rollouts import picture_of_plan, plan_png
 from ops_pipelines.rollouts.fleet import FleetNode
-from ops_pipelines.rollouts.planning.planner import plan_rollout
+from ops_pipelines.rollouts.planner import plan_rollout
 from tests.domain.builders import NOW, after
 from tests.domain.lifecycle_fleet import ALWAYS, HOUR, TIMES, WIDE, calendars, fleet_node, fleets, policies, release
 

@@ -12,8 +12,8 @@ from ops_pipelines.core.release import Component
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.rollouts.past_rows import inventory_versions
-from ops_pipelines.rollouts.version_picture import picture_of_versions
-from ops_pipelines.rollouts.versions.comparing import Fit, SeenVersion, VersionLine
+from ops_pipelines.rollouts.pictures import picture_of_versions
+from ops_pipelines.rollouts.versions import Fit, SeenVersion, VersionLine
 from tests.domain.builders import NOW, node_names
 
 AT = datetime(2026, 11, 21, 7, tzinfo=UTC)

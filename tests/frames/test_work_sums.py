@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.review.job_runs import Break, Cause, Stint, find_breaks
-from ops_pipelines.review.work_sums import ASSUMED_RESTART, WorkSum, sum_work
+from ops_pipelines.review.week_acts import ASSUMED_RESTART, WorkSum, sum_work
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)
 HOUR = timedelta(hours=1)

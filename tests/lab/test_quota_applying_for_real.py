@@ -14,8 +14,7 @@ from ops_pipelines.quotas.apply import apply, preview, undo
 from ops_pipelines.quotas.changes import ApplyRefused
 from ops_pipelines.resources.slurm.quotas import SlurmQuotas
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler
-from ops_pipelines.teams.desk import TeamsDesk
-from ops_pipelines.teams.settings import LimitsOn
+from ops_pipelines.teams.desk import LimitsOn, TeamsDesk
 from ops_pipelines_lab.drills.daemon_processes import wait_until
 from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster
 from tests.flow.quota_stage import (

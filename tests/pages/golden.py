@@ -14,8 +14,8 @@ from ops_pipelines.capacity.report import capacity_document
 from ops_pipelines.core.periods import parse_week
 from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.costs.report import cost_document
+from ops_pipelines.efficiency.placement.day import placement_report
 from ops_pipelines.efficiency.placement.document import placement_document
-from ops_pipelines.efficiency.placement.report import placement_report
 from ops_pipelines.efficiency.report import advice_document
 from ops_pipelines.quotas.report import quota_document
 from ops_pipelines.report.document import Document

@@ -6,11 +6,9 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from ops_pipelines.capacity.model import Resource, SeriesKey, SupplyPoint, SupplyWeek
-from ops_pipelines.capacity.plan import CapacityPlan, CapacityReport
+from ops_pipelines.capacity.model import CapacityPlan, CapacityReport, Resource, SeriesKey, SupplyPoint, SupplyWeek
 from ops_pipelines.capacity.report import capacity_document, kept_document, next_order
-from ops_pipelines.capacity.tables import ROWS
-from ops_pipelines.capacity.words import amount, scale_of, series_name, type_name, usable_at
+from ops_pipelines.capacity.tables import ROWS, amount, scale_of, series_name, type_name, usable_at
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.report.html import page_of
 from tests.pages.capacity_sample import ALL_H100, LUSTRE, ORDERS, order, whole_report

@@ -6,9 +6,8 @@ from datetime import date
 
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.costs.budgets import Budget, BudgetStanding
 from ops_pipelines.costs.report import cost_document
-from ops_pipelines.costs.statements import Charge, statement_of
+from ops_pipelines.costs.statements import Budget, BudgetStanding, Charge, statement_of
 from ops_pipelines.report.html import page_of
 from ops_pipelines.report.numbers import money
 from tests.flow.cost_stage import Stage, berlin

@@ -19,7 +19,7 @@ from ops_pipelines.core.incident import Incident, IncidentState, Recovery
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.pages.incident_report import write_incident_page
 from ops_pipelines.review.incident_report import IncidentReport, report_on
-from ops_pipelines.review.story.timeline import EventKind
+from ops_pipelines.review.timeline import EventKind
 from tests.domain.builders import NODE, NOW, after, attempt, incident, xid
 from tests.ports.ledger_samples import allow, refusing
 from tests.ports.proved_plans import passed

@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 
 from ops_pipelines.core.identity import NodeName
+from ops_pipelines.efficiency.placement.day import PlacementReport, placement_report
 from ops_pipelines.efficiency.placement.document import placement_document
 from ops_pipelines.efficiency.placement.fragmentation import HourIndex
-from ops_pipelines.efficiency.placement.report import PlacementReport, placement_report
-from ops_pipelines.efficiency.placement.stranded import Stranded, StrandedGpus, Why
+from ops_pipelines.efficiency.placement.spread import Stranded, StrandedGpus, Why
 from ops_pipelines.report.html import page_of
 from tests.flow.placement_stage import DAY, END, GANG, SMALL, desk_of
 

@@ -13,8 +13,8 @@ from ops_pipelines.core.action import Verb
 from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.pages.policy_comparison import SHOWN_ROWS, write_policy_comparison
 from ops_pipelines.report.pictures.review import Mark, Part, policy_columns
-from ops_pipelines.review.replay.replay import proof_sentence, sentences_of
-from ops_pipelines.review.replay.result import (
+from ops_pipelines.review.replay import proof_sentence, sentences_of
+from ops_pipelines.review.replay_result import (
     ComparedAct,
     Difference,
     KeyDifference,

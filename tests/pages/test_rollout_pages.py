@@ -17,8 +17,8 @@ from ops_pipelines.core.rollout import FINAL, Direction, NodeStage, Rollout, Rol
 from ops_pipelines.report.html import page_of
 from ops_pipelines.report.pictures.story import Tint
 from ops_pipelines.rollouts.course import ROLLOUT_TABLE
-from ops_pipelines.rollouts.course_picture import MOST_DRAWN, draw_course
 from ops_pipelines.rollouts.gate.evidence import TestLine, Verdict, VerdictKind
+from ops_pipelines.rollouts.pictures import MOST_DRAWN, draw_course
 from ops_pipelines.rollouts.plan_report import MOST_ROLLOUTS, LyingRelease, rollouts_document
 from ops_pipelines.rollouts.report import MOST_NODES, RolloutMatter, possible_orders, rollout_document
 from tests.ports.ledger_samples import NOW

@@ -17,7 +17,7 @@ from ops_pipelines.resources.config.cluster_config import ClusterConfig, LimitSe
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.policy_file import QUOTA_FREEZE, QUOTAS, read_policy, read_quota_policy
 from ops_pipelines.resources.config.yaml_file import ConfigError
-from ops_pipelines.teams.settings import LimitsOn, QuotaFreeze, QuotaPolicy, RebalanceSettings
+from ops_pipelines.teams.desk import LimitsOn, QuotaFreeze, QuotaPolicy, RebalanceSettings
 
 ROOT = Path(__file__).parents[2]
 TOPOLOGY = Topology(

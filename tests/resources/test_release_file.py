@@ -32,8 +32,8 @@ from ops_pipelines.resources.config.release_file import (
     release_names,
 )
 from ops_pipelines.resources.release_files import read_tables
+from ops_pipelines.rollouts.compatibility import contradictions
 from ops_pipelines.rollouts.fleet import FleetNode
-from ops_pipelines.rollouts.versions.compatibility import contradictions
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "releases"

@@ -14,11 +14,11 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.periods import WorkCalendar
 from ops_pipelines.core.policy import BlastCaps, WeeklyWindow
 from ops_pipelines.core.rollout import NodeEvent, NodeStage
-from ops_pipelines.rollouts.bookings import calendar_of
+from ops_pipelines.rollouts.candidates import Places, pick
+from ops_pipelines.rollouts.cycle import calendar_of
 from ops_pipelines.rollouts.engine import Act, Step, Wait, next_move
 from ops_pipelines.rollouts.engine import Move as NextMove
 from ops_pipelines.rollouts.fleet import FleetNode
-from ops_pipelines.rollouts.planning.candidates import Places, pick
 from ops_pipelines_lab.simulator.versions import ReleaseFault, ReleaseTrouble
 from tests.safety.directed_stories import PASS, story_of, wait
 from tests.safety.hostile_plans import WIDE

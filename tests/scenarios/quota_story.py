@@ -24,8 +24,8 @@ from ops_pipelines.quotas.morning import NoProposal
 from ops_pipelines.quotas.propose import propose
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.teams.contracts import Agreements, Contract
+from ops_pipelines.teams.desk import QuotaFreeze, QuotaPolicy
 from ops_pipelines.teams.projects import Project
-from ops_pipelines.teams.settings import QuotaFreeze, QuotaPolicy
 from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.flow.quota_mornings import BY_ITSELF, HOUR, NO_TYPE, Past, QuotaStage, row_of
 

@@ -9,8 +9,7 @@ from ops_pipelines.core.periods import BilledPart
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.costs.charges import hours_by_fate
 from ops_pipelines.costs.gather_usage import usage_of
-from ops_pipelines.costs.intervals import Condition
-from ops_pipelines.costs.states import find_states
+from ops_pipelines.costs.states import Condition, find_states
 from ops_pipelines.costs.usage import Fate, month_at
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.teams.price import InstalledNode

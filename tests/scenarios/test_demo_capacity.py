@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops_pipelines.capacity.hindsight import keep_report
-from ops_pipelines.capacity.model import LEVELS, Resource, SupplyWeek, WeekPeak
-from ops_pipelines.capacity.plan import CapacityReport, OrderLine, Way
-from ops_pipelines.capacity.reporting import report_quarter
+from ops_pipelines.capacity.model import LEVELS, CapacityReport, OrderLine, Resource, SupplyWeek, Way, WeekPeak
+from ops_pipelines.capacity.reporting import keep_report, report_quarter
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble, assemble_observatory, assemble_teams_desk

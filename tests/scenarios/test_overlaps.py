@@ -19,8 +19,8 @@ from ops_pipelines.observe.intake import take_in_conditions
 from ops_pipelines.remediate.plans.overlaps import see_to_overlaps
 from ops_pipelines.report.terminal import print_document
 from ops_pipelines.review.incident_report import report_on
-from ops_pipelines.review.story.timeline import EventKind
-from ops_pipelines.review.week.incidents import overlaps_in
+from ops_pipelines.review.timeline import EventKind
+from ops_pipelines.review.week_incidents import overlaps_in
 from ops_pipelines.terminal.explain import explain_incident, explanation_document
 from ops_pipelines_lab.simulator import ground_truth
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind

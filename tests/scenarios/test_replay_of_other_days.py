@@ -13,8 +13,8 @@ from ops_pipelines.core.record import ApprovalLinks
 from ops_pipelines.people import orders
 from ops_pipelines.people.orders import link_for, read_link
 from ops_pipelines.resources.web_access import KeyFileSeal
-from ops_pipelines.review.replay.replay import replay
-from ops_pipelines.review.replay.result import Difference, Replay
+from ops_pipelines.review.replay import replay
+from ops_pipelines.review.replay_result import Difference, Replay
 from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.scenarios.ladder_stage import Stage
 from tests.scenarios.small_autopilot import POLICY

@@ -27,8 +27,8 @@ from ops_pipelines.remediate.plans.reflex import react
 from ops_pipelines.remediate.snapshot import find_in, keep, record_findings, take_snapshot
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.state import LedgerChronicle, rules_document
-from ops_pipelines.review.replay.replay import replay
-from ops_pipelines.review.replay.result import Difference, History, Replay
+from ops_pipelines.review.replay import replay
+from ops_pipelines.review.replay_result import Difference, History, Replay
 from ops_pipelines_lab.simulator.journal import FaultKind
 from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.periods import whole_month
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.costs.checks import find_attempt_faults
-from ops_pipelines.costs.intervals import FATES, Condition, NodeState
+from ops_pipelines.costs.gather_usage import find_attempt_faults
+from ops_pipelines.costs.states import FATES, Condition, NodeState
 from ops_pipelines.costs.usage import Fate, UsageLine, cost_month, days_of, join_usage
 from ops_pipelines.costs.usage_ledger import read_usage
 from ops_pipelines.lake.accounting import allocations_of

@@ -21,7 +21,7 @@ from ops_pipelines.report.terminal import print_document
 from ops_pipelines.resources.config.policy_file import read_advice_settings
 from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.teams.settings import AdviceSettings
+from ops_pipelines.teams.desk import AdviceSettings
 from tests.domain.advice_facts import advice
 from tests.flow.advice_stage import WEEK, AdviceStage, Job
 

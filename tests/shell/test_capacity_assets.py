@@ -12,8 +12,8 @@ from ops_pipelines.assets.capacity import CapacityConfig, day_of, prove_complete
 from ops_pipelines.assets.capacity_pages import describe_report
 from ops_pipelines.assets.partitions import QUARTERS
 from ops_pipelines.automation import capacity_schedule_in
-from ops_pipelines.capacity.hindsight import kept_check, kept_report
 from ops_pipelines.capacity.past import Completeness
+from ops_pipelines.capacity.reporting import kept_check, kept_report
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.teams.desk import TeamsDesk

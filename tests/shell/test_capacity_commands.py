@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from ops_pipelines.capacity.answers import forecast_json
-from ops_pipelines.capacity.document import json_of, report_in
+from ops_pipelines.capacity.answers import forecast_json, json_of, report_in
 from ops_pipelines.capacity.forecasting import forecast_quarter
-from ops_pipelines.capacity.hindsight import keep_report
 from ops_pipelines.capacity.model import Resource, SeriesKey, SeriesOutlook
 from ops_pipelines.capacity.report import forecast_document, plan_document, short_words
-from ops_pipelines.capacity.reporting import report_quarter
+from ops_pipelines.capacity.reporting import keep_report, report_quarter
 from ops_pipelines.cli import app
 from ops_pipelines.report.json_form import to_json
 from ops_pipelines.report.terminal import console, print_document

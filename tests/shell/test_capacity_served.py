@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from starlette.applications import Starlette
 
-from ops_pipelines.capacity.document import json_of
+from ops_pipelines.capacity.answers import json_of
 from ops_pipelines.capacity.model import first_day_of, quarter_before, quarter_of
 from ops_pipelines.resources.page_files import CAPACITY_DIRECTORY, PlanDirectory
 from ops_pipelines.server import build_app

@@ -9,8 +9,7 @@ from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.core.quota_limits import QuotaChange
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.slurm.quotas import SlurmQuotas
-from ops_pipelines.teams.desk import NoTeams
-from ops_pipelines.teams.settings import LimitsOn
+from ops_pipelines.teams.desk import LimitsOn, NoTeams
 from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk, open_quotas, open_teams_desk
 from ops_pipelines_lab.simulator.quotas import SimulatedQuotas
 from tests.shell.desk import CLUSTER_YAML, Desk

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.efficiency.placement.day import PlacementReport, placement_report
 from ops_pipelines.efficiency.placement.document import placement_document
-from ops_pipelines.efficiency.placement.report import PlacementReport, placement_report
 from ops_pipelines.lake.quantities import Refused
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.report.terminal import console, print_document

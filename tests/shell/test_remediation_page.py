@@ -19,7 +19,7 @@ from ops_pipelines.remediate.by_hand import WaitingRepair
 from ops_pipelines.remediate.ladder import Rung
 from ops_pipelines.remediate.nodes.tests import Probation, Standing
 from ops_pipelines.remediate.repair_report import write_report
-from ops_pipelines.review.time_saved import RecentRemediation, Saving
+from ops_pipelines.review.cost import RecentRemediation, Saving
 from tests.domain.builders import INCIDENT, NODE, NOW, after, ago, attempt, incident, xid
 from tests.scenarios.small_autopilot import SmallAutopilot
 

@@ -11,7 +11,7 @@ from ops_pipelines.assets.policy_comparison import ComparisonConfig, policy_comp
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.page_files import ComparisonPages, read_proposed_policy
-from ops_pipelines.review.replay.replay import PolicyDesk
+from ops_pipelines.review.replay import PolicyDesk
 from ops_pipelines.wiring import history_of
 from tests.shell.desk import POLICY_YAML, Desk
 from tests.shell.test_server import get

@@ -18,7 +18,7 @@ from ops_pipelines.report.json_form import to_json
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.resources.page_files import PageFiles
-from ops_pipelines.review.week.weekly_review import WeeklyReview, review_week
+from ops_pipelines.review.weekly_review import WeeklyReview, review_week
 from ops_pipelines.terminal.review_views import view_review
 from ops_pipelines.terminal.served_pages import NoReview, WeeklyPages
 from tests.flow.review_stage import WEEK, LakeOfRows, LedgerOfValues, accounted, at, hand_computed, inventory, stage

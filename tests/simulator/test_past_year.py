@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from ops_pipelines.capacity.believed_rows import believe_rows
 from ops_pipelines.capacity.model import Resource, SeriesKey
-from ops_pipelines.capacity.peaks.believed import believe_rows
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines_lab.drills.demand_past import pretend_past, pretend_year

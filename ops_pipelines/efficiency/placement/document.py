@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 
 from ops_pipelines.core.identity import listed
-from ops_pipelines.efficiency.placement.day import PlacementDay
-from ops_pipelines.efficiency.placement.report import PlacementReport
+from ops_pipelines.efficiency.placement.day import PlacementDay, PlacementReport
 from ops_pipelines.efficiency.placement.scheduler_policy import PolicyFinding
-from ops_pipelines.efficiency.placement.straddling import Straddle
+from ops_pipelines.efficiency.placement.spread import Straddle
 from ops_pipelines.efficiency.placement.waits import QueueTimes, SizeClass
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.charts import STEPS, steps_svg

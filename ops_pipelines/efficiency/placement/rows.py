@@ -20,11 +20,11 @@ from ops_pipelines.core.identity import NodeName, Topology
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.efficiency.placement.fragmentation import Alike
 from ops_pipelines.efficiency.placement.scheduler_policy import PolicyRow, Scope, Unwanted
+from ops_pipelines.efficiency.placement.spread import Traffic
 from ops_pipelines.efficiency.placement.standing import Machine, Stay, Waiting
-from ops_pipelines.efficiency.placement.straddling import Traffic
 from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.lake.quantities import Parsed, Refused
-from ops_pipelines.quotas.wanted.held import with_running
+from ops_pipelines.quotas.spans import with_running
 
 # -- what the readers of placement share --
 

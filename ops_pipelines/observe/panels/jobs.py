@@ -2,7 +2,7 @@
 
 A sum that lacks a device is no sum: a port that was not read must not look like traffic that stopped.
 
-Whose efficiency a shared node's GPUs are, is `efficiency.use.holds`; here a node that several jobs share, or one holds
+Whose efficiency a shared node's GPUs are, is `efficiency.gpu_sums`; here a node that several jobs share, or one holds
 in part, is held by none.
 """
 

@@ -224,7 +224,7 @@ _SHEET = Sheet(
 
 
 def demand_bars(sums: Sequence[Mapping[str, object]], *, day: date) -> str:
-    """Return the bars of a day's sums (`quotas.wanted.daily`), the largest demand first, with a sentence below."""
+    """Return the bars of a day's sums (`quotas.daily`), the largest demand first, with a sentence below."""
     if not sums:
         return f"{day}: nobody ran or waited for a GPU, as far as the hours are known."
     ordered = sorted(sums, key=lambda each: (-_hours(each, "demand"), str(each["team"]), str(each["gpu_type"])))

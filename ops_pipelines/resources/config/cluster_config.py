@@ -19,8 +19,8 @@ from ops_pipelines.core.objectives import Objective
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.lake.formats.calendar import instant_of
 from ops_pipelines.resources.config.redfish_settings import POWER_ACTS, RedfishSettings
+from ops_pipelines.teams.desk import LimitsOn
 from ops_pipelines.teams.price import InstalledNode, PriceModel
-from ops_pipelines.teams.settings import LimitsOn
 
 # -- what cluster.yaml says --
 

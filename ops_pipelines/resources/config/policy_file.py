@@ -68,8 +68,8 @@ from ops_pipelines.resources.config.yaml_file import (
     ZoneName,
     expand_home,
 )
+from ops_pipelines.teams.desk import AdviceSettings, LadderSettings, QuotaFreeze, QuotaPolicy, RebalanceSettings
 from ops_pipelines.teams.projects import CapacityPolicy
-from ops_pipelines.teams.settings import AdviceSettings, LadderSettings, QuotaFreeze, QuotaPolicy, RebalanceSettings
 
 # Assumption: no limit here is meant to be longer than a year; more is a slip of units.
 _YEAR_DAYS = 366

@@ -1,7 +1,7 @@
 """Reads a file of `releases/`: a release as a domain value, or every fault of the file with its line and its remedy.
 
 Every key is told in docs/RELEASES.md. Whether versions fit one another and the fleet is judged by
-`rollouts.versions.compatibility`. Whether files are what a release says they are is looked at here, by their sha256,
+`rollouts.compatibility`. Whether files are what a release says they are is looked at here, by their sha256,
 before anything is planned; only those that lie on this machine: a path may name a file of the nodes, where it is looked
 at once more before it is installed.
 """
@@ -33,7 +33,7 @@ from ops_pipelines.resources.config.binding import (
 )
 from ops_pipelines.resources.config.yaml_file import YamlFile
 from ops_pipelines.resources.fleet.installs import VALUES
-from ops_pipelines.rollouts.versions.comparing import VersionError, check_version
+from ops_pipelines.rollouts.versions import VersionError, check_version
 
 SUFFIX = ".yaml"
 ReadArtifact = Callable[[str], Iterable[bytes] | None]

@@ -68,8 +68,8 @@ from ops_pipelines.resources.config.yaml_file import (
     WholeCents,
     Zone,
 )
+from ops_pipelines.teams.desk import LimitsOn
 from ops_pipelines.teams.price import AssetPrice, PriceModel
-from ops_pipelines.teams.settings import LimitsOn
 
 _BareUrl = Annotated[HttpUrl, AfterValidator(lambda url: url.rstrip("/"))]
 

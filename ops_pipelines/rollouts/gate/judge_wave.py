@@ -15,7 +15,23 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.release import Claims
-from ops_pipelines.rollouts.gate.counts import (
+from ops_pipelines.rollouts.gate.evidence import (
+    LEAST_POWER,
+    SUSPICIOUS_AT,
+    EventCounts,
+    EventKind,
+    GateEvidence,
+    Rate,
+    Standard,
+    TestLine,
+    Verdict,
+    VerdictKind,
+    chance_of_at_least,
+    chance_that_failures_stop,
+    known_rate,
+    power_of_shift_ratio,
+)
+from ops_pipelines.rollouts.gate.measures import (
     ALIKE_FAILURE,
     ALIKE_STOPS_AT,
     ANY_FAILURE,
@@ -25,25 +41,16 @@ from ops_pipelines.rollouts.gate.counts import (
     EVENTS_FALSE_STOP,
     EVENTS_LAST_LOOK,
     FEW_NODES,
+    LEVELS_FALSE_STOP,
+    LEVELS_LAST_LOOK,
     USUAL_PER_NODE_DAY,
     bad_per_node_day,
     cause_lines,
     cause_ratio,
     event_line,
     event_lines,
+    level_lines,
     update_lines,
-)
-from ops_pipelines.rollouts.gate.evidence import EventCounts, EventKind, GateEvidence, TestLine, Verdict, VerdictKind
-from ops_pipelines.rollouts.gate.levels import LEVELS_FALSE_STOP, LEVELS_LAST_LOOK, level_lines
-from ops_pipelines.rollouts.gate.standard import (
-    LEAST_POWER,
-    SUSPICIOUS_AT,
-    Rate,
-    Standard,
-    chance_of_at_least,
-    chance_that_failures_stop,
-    known_rate,
-    power_of_shift_ratio,
 )
 
 # -- the gate --

@@ -22,11 +22,11 @@ from ops_pipelines.core.rollout import (
     RolloutState,
     is_canary,
 )
+from ops_pipelines.rollouts.candidates import draw_waves
 from ops_pipelines.rollouts.course import next_rollout_state, next_turn
 from ops_pipelines.rollouts.fleet import beginning, pulled_out, put_off, turning_round
 from ops_pipelines.rollouts.gate.evidence import Verdict
 from ops_pipelines.rollouts.gate.judge_wave import Looking, judge_wave
-from ops_pipelines.rollouts.planning.waves import draw_waves
 from ops_pipelines_lab.whatif.lifecycle.fleet_seen import FleetSeen
 from ops_pipelines_lab.whatif.lifecycle.gate_record import EPOCH, GateRecord, time_of
 from ops_pipelines_lab.whatif.lifecycle.hands import Hands

@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.efficiency.advice_on_running import FileGroup
 from ops_pipelines.efficiency.other_rows import COLUMNS, group_files, read_listing
 from ops_pipelines.lake.quantities import WrongKind
-from ops_pipelines.teams.settings import AdviceSettings
+from ops_pipelines.teams.desk import AdviceSettings
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 DAY = timedelta(days=1)

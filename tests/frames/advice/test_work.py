@@ -9,8 +9,8 @@ from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.core.sources import Declared
+from ops_pipelines.efficiency.advice import JobWork
 from ops_pipelines.efficiency.other_rows import read_saves
-from ops_pipelines.efficiency.work import JobWork
 from ops_pipelines.efficiency.work_rows import (
     ACCOUNTING,
     ALLOCATIONS,
@@ -27,7 +27,7 @@ from ops_pipelines.efficiency.work_rows import (
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.observe.logs.matching import CheckpointLine, LineKind
 from ops_pipelines.review.job_runs import JobLines
-from ops_pipelines.teams.settings import AdviceSettings
+from ops_pipelines.teams.desk import AdviceSettings
 
 T0 = datetime(2026, 11, 2, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -13,11 +13,10 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES
-from ops_pipelines.quotas.wanted.attempts import MOST_TASKS, read_tasks
-from ops_pipelines.quotas.wanted.daily import demand_days, sum_days
-from ops_pipelines.quotas.wanted.held import GpuTypes
-from ops_pipelines.quotas.wanted.hourly import SCHEMA, DemandRules, HourlyDemand, read_demand
-from ops_pipelines.quotas.wanted.waits import Counts, find_reason, read_wait_reasons
+from ops_pipelines.quotas.attempts import MOST_TASKS, read_tasks
+from ops_pipelines.quotas.daily import demand_days, sum_days
+from ops_pipelines.quotas.hourly import SCHEMA, DemandRules, HourlyDemand, read_demand
+from ops_pipelines.quotas.spans import Counts, GpuTypes, find_reason, read_wait_reasons
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 H100, A100 = GpuType("h100"), GpuType("a100")

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.lake.schema import TABLES
-from ops_pipelines.quotas.wanted.attempts import in_microseconds
-from ops_pipelines.quotas.wanted.daily import known_days, known_hours
-from ops_pipelines.quotas.wanted.gathered import active_teams, settle_rows
-from ops_pipelines.quotas.wanted.held import partition_types
-from ops_pipelines.quotas.wanted.hourly import NUMBERS, SCHEMA
+from ops_pipelines.quotas.attempts import in_microseconds
+from ops_pipelines.quotas.daily import active_teams, known_days, known_hours, settle_rows
+from ops_pipelines.quotas.hourly import NUMBERS, SCHEMA
+from ops_pipelines.quotas.spans import partition_types
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.quotas.wanted.recorded import MissingHours, RecordedDemand, RefusedDemand, read_recorded
+from ops_pipelines.quotas.recorded import MissingHours, RecordedDemand, RefusedDemand, read_recorded
 
 HELIOS = Path(__file__).parents[3].parent / "shared" / "data" / "helios_earth" / "hourly_gpu_by_team.parquet"
 Cells = dict[str, object]

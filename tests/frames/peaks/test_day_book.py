@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ops_pipelines.capacity.model import Resource
-from ops_pipelines.capacity.peaks.day import DayBook, put_gpus, put_stranded
+from ops_pipelines.capacity.peak_days import DayBook, put_gpus, put_stranded
 from ops_pipelines.core.identity import NodeName, Place
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.efficiency.placement.standing import Absence, Away, Machine, Stay

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.capacity.model import Resource, SeriesKey
-from ops_pipelines.capacity.peaks.history import PeakHistory, ResourceHistory, read_history
+from ops_pipelines.capacity.peak_history import PeakHistory, ResourceHistory, read_history
 from ops_pipelines.core.proposal import GpuType
 from tests.frames.peaks.days_told import day, every, history, table_of, told
 

@@ -8,7 +8,7 @@ import pytest
 
 from ops_pipelines.capacity.forecast.windows import Floats
 from ops_pipelines.capacity.model import LEVELS, Resource, SeriesKey, SeriesOutlook, by_key
-from ops_pipelines.capacity.peaks.history import PeakHistory, ResourceHistory, outlooks_of
+from ops_pipelines.capacity.peak_history import PeakHistory, ResourceHistory, outlooks_of
 from ops_pipelines.core.proposal import GpuType
 from tests.frames.forecast.made_up import FIRST_DAY, named, steady
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from ops_pipelines.capacity.peaks.day import Filled, read_links, read_lustre, read_mounts, read_power
+from ops_pipelines.capacity.peak_days import Filled, read_links, read_lustre, read_mounts, read_power
 from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.lake.schema import TABLES
 

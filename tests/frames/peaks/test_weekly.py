@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from ops_pipelines.capacity.model import Resource, SeriesKey
-from ops_pipelines.capacity.peaks.history import RecordedDays
+from ops_pipelines.capacity.peak_history import RecordedDays
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.lake.schema import TABLES
 

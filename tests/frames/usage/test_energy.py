@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from ops_pipelines.core.money import Cents
-from ops_pipelines.costs.checks import Energy, read_energy
+from ops_pipelines.costs.gather_usage import Energy, read_energy
 from ops_pipelines.costs.statement import Service, make_statement
 from ops_pipelines.costs.usage import Fate
 from ops_pipelines.costs.usage_ledger import UsageLedger, read_usage

@@ -12,8 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from ops_pipelines.core.periods import whole_month
-from ops_pipelines.costs.focus import FOCUS_VERSION, FocusValue, Issuer, focus_rows
-from ops_pipelines.costs.focus_table import Level, focus_columns, focus_csv, focus_faults, focus_table
+from ops_pipelines.costs.focus import (
+    FOCUS_VERSION,
+    FocusValue,
+    Issuer,
+    Level,
+    focus_columns,
+    focus_csv,
+    focus_faults,
+    focus_rows,
+    focus_table,
+)
 from ops_pipelines.costs.statement import LostHours, make_statement
 from ops_pipelines.costs.usage import Bearer, Fate
 from ops_pipelines.teams.price import Installed, asset_cost

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.costs.checks import find_attempt_faults
+from ops_pipelines.costs.gather_usage import find_attempt_faults
 from ops_pipelines.costs.holds import read_scheduler_states, read_storage_bytes
-from ops_pipelines.costs.intervals import Condition
+from ops_pipelines.costs.states import Condition
 from ops_pipelines.costs.usage import Fate, join_usage
 from ops_pipelines.costs.usage_ledger import UsageLedger, read_usage
 from ops_pipelines.lake.schema import TABLES

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.periods import BilledPart, whole_month
 from ops_pipelines.costs.holds import Row, owner_by_account
-from ops_pipelines.costs.intervals import Condition, NodeState
 from ops_pipelines.costs.statement import make_statement
+from ops_pipelines.costs.states import Condition, NodeState
 from ops_pipelines.costs.usage import NO_TEAM, Fate, Owner, UsageLine, cost_month, days_of, month_at, sum_usage
 from ops_pipelines.costs.usage_ledger import UsageLedger, read_usage, usage_lines, usage_table
 from ops_pipelines.lake.schema import TABLES

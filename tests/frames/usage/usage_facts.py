@@ -8,7 +8,7 @@ import pyarrow as pa
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.costs.intervals import Condition, NodeState
+from ops_pipelines.costs.states import Condition, NodeState
 from ops_pipelines.costs.usage import Fate
 from ops_pipelines.costs.usage_ledger import UsageLedger
 from ops_pipelines.lake.accounting import allocations_of

@@ -1,1 +1,0 @@
-"""Utilisation in context: who held which GPU, what bounded the job, who held it up."""

@@ -1,1 +1,0 @@
-"""What teams wanted: accounting, or a file, -> GPUs that ran and waited by hour, team and type."""
