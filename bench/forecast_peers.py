@@ -99,7 +99,7 @@ def _loss(days: Floats, came: Floats) -> float:
 def _ours(past: Floats, *, ahead: int) -> Teller:
     def tell(judged: list[int]) -> list[Foretold]:
         series = without_caps([str(number) for number in range(past.shape[1])], _FIRST_DAY, past)
-        rolled = roll(series, horizon_days=ahead, keep=(COMBINED,), most_windows=26)
+        rolled = roll(series, horizon_days=ahead, keep=(COMBINED,))
         outlook = Outlook(rolled, method=COMBINED, number=len(rolled.origins.places) - 1)
         days, peaks = outlook.day_quantiles(_QUANTILES), outlook.peak_quantiles((0.9,))
         return [Foretold(days=days[:, :, column], peak_90=float(peaks[0, column])) for column in judged]

@@ -5,10 +5,13 @@ The noise is that of the public traces: there a day's peak differs from the day'
 orders of magnitude. The truth of a day is what its peak would be without noise.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ops_pipelines.capacity.forecast.windows import Hierarchy
 
 Floats = NDArray[np.float64]
 WEEK = 7
@@ -102,3 +105,8 @@ def _noise(draw: np.random.Generator, day_count: int) -> Floats:
     for day in range(1, day_count):
         noise[day] = kept * noise[day - 1] + fresh[day]
     return noise
+
+
+def hierarchy(series: Sequence[str], sums: Mapping[str, Sequence[str]]) -> Hierarchy:
+    """Return which of the series each sum has."""
+    return Hierarchy(names=tuple(sums), is_member=np.array([[name in own for name in series] for own in sums.values()]))

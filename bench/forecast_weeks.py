@@ -11,9 +11,9 @@ from datetime import date
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.forecast_series import make_up
+from bench.forecast_series import hierarchy, make_up
 from ops_pipelines.capacity.forecast.by_week import WEEK_DAYS, pass_over, told_at, vouched_at
-from ops_pipelines.capacity.forecast.windows import IDLE_BELOW_GPUS, DailyPeaks, hierarchy, with_sums
+from ops_pipelines.capacity.forecast.windows import IDLE_BELOW_GPUS, DailyPeaks, with_sums
 
 _QUARTER_WEEKS = 13
 _FIRST_DAYS = 270

@@ -9,7 +9,7 @@ and watts would look endless, and a disk that was emptied idle. GPUs out or stra
 from how they were.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -190,20 +190,16 @@ def read_history(
     until: date,
     zone: ZoneInfo,
     holidays: Iterable[date] = (),
-    renamed: Sequence[tuple[str, str]] = (),
 ) -> PeakHistory:
     """Return what rows of `daily_peaks` tell of the days before `until`; no resources where none is believed.
 
-    `zone`: that of now. `holidays`: taken as the same weekday a week before, where that was higher. `renamed`: (old,
-    new) names of teams. Raises ValueError where a name is an old one twice, or an old and a new one.
+    `zone`: that of now. `holidays`: taken as the same weekday a week before, where that was higher.
     """
-    _check_renamed(renamed)
     believed = believe_rows(rows, until=until, zone=zone)
-    asked = Asked(until=until, holidays=frozenset(holidays), renamed=tuple(renamed))
+    asked = Asked(until=until, holidays=frozenset(holidays))
     refused: dict[SeriesKey, list[str]] = defaultdict(list)
     for fault in believed.faults:
         refused[fault.key].append(fault.words)
-    names = {new: old for old, new in renamed}
     resources = []
     for resource in Resource:
         found = read_series(resource, believed, asked)
@@ -211,12 +207,9 @@ def read_history(
             continue
         notes = {}
         for key in (*found.keys, *found.sums):
-            own = [*refused.pop(key, ())]
-            if key.name in names:
-                own += refused.pop(SeriesKey(resource=key.resource, gpu_type=key.gpu_type, name=names[key.name]), ())
-            own += found.notes.pop(key, ())
+            own = (*refused.pop(key, ()), *found.notes.pop(key, ()))
             if own:
-                notes[key] = tuple(own)
+                notes[key] = own
         for key, words in found.notes.items():
             refused[key] += words
         resources.append(
@@ -237,22 +230,6 @@ def read_history(
     return PeakHistory(resources=tuple(resources), notes=tuple(_of_all(believed, refused, asked=asked, zone=zone)))
 
 
-def _check_renamed(renamed: Sequence[tuple[str, str]]) -> None:
-    old, new = [each for each, _ in renamed], [each for _, each in renamed]
-    faults = [f"{each!r} is the old name of two teams; expected one" for each in _repeated(old)]
-    faults += [f"{each!r} is the new name of two teams; expected one" for each in _repeated(new)]
-    faults += [
-        f"{each!r} is an old and a new name; expected the last name for each old one"
-        for each in sorted({*old} & {*new})
-    ]
-    if faults:
-        raise ValueError("; ".join(faults))
-
-
-def _repeated(names: Iterable[str]) -> list[str]:
-    return sorted(name for name, count in Counter(names).items() if count > 1)
-
-
 def _of_all(
     believed: BelievedRows, refused: Mapping[SeriesKey, Sequence[str]], *, asked: Asked, zone: ZoneInfo
 ) -> Iterator[str]:
@@ -266,10 +243,6 @@ def _of_all(
             yield _missing(one + 1, other)
         if int(days[-1]) + 1 < asked.until.toordinal():
             yield _missing(int(days[-1]) + 1, asked.until.toordinal())
-    told = {key.name for key in believed.keys if key.resource == Resource.GPUS.value}
-    for old, _ in asked.renamed:
-        if old not in told:
-            yield f"{old!r} was renamed, but no row is of it"
     for key in sorted(refused):
         for words in refused[key]:
             yield f"{' '.join(each for each in (key.resource, key.gpu_type, key.name) if each)}: {words}"

@@ -43,8 +43,6 @@ class Asked:
     until: date
     """The first day that is not known."""
     holidays: frozenset[date]
-    renamed: tuple[tuple[str, str], ...]
-    """(old, new) names of teams."""
 
 
 def read_series(resource: Resource, rows: BelievedRows, asked: Asked) -> SeriesOfResource | None:
@@ -52,10 +50,7 @@ def read_series(resource: Resource, rows: BelievedRows, asked: Asked) -> SeriesO
     places = [place for place, key in enumerate(rows.keys) if key.resource == resource.value]
     if not places:
         return None
-    reading = _Reading(resource, rows, places, asked)
-    if resource is Resource.GPUS:
-        reading.join_renamed()
-    return reading.close()
+    return _Reading(resource, rows, places, asked).close()
 
 
 class _Reading:
@@ -78,27 +73,6 @@ class _Reading:
         table = np.full((day_count, len(self._keys)), np.nan)
         table[self._at] = values
         return table
-
-    def join_renamed(self) -> None:
-        """Add the days of an old name to the new one's. Days that both have are sums of two peaks, and that is said."""
-        for old, new in self._asked.renamed:
-            found = [key for key in self._keys if key.name == old]
-            for key in found:
-                other = SeriesKey(resource=key.resource, gpu_type=key.gpu_type, name=new)
-                if other not in self._keys:
-                    self._keys[self._keys.index(key)] = other
-                    self._notes[other].append(f"{old} is {new}: its days go on under the new name")
-                    continue
-                one, place = self._keys.index(other), self._keys.index(key)
-                both = int((~np.isnan(self._tables["peak"][:, [one, place]])).all(axis=1).sum())
-                for name, table in self._tables.items():
-                    table[:, one] = _joined(table[:, one], table[:, place], adds=name not in _NOT_ADDED)
-                    self._tables[name] = np.delete(table, place, axis=1)
-                del self._keys[place]
-                words = f"{old} is {new}: their days are one series"
-                self._notes[other].append(
-                    words + (f"; days on which both are told, as the sum of both peaks: {both}" if both else "")
-                )
 
     def close(self) -> SeriesOfResource:
         is_sum = np.array([self._resource is Resource.GPUS and not key.name for key in self._keys], dtype=bool)
@@ -243,8 +217,7 @@ class _Reading:
             old, new = keys[pair.old], keys[pair.new]
             if old.gpu_type == new.gpu_type:
                 self._notes[new].append(
-                    f"begins where {old.name} ends, and is of its size; if it is the same team, say so: "
-                    f"renamed {old.name} to {new.name}"
+                    f"begins where {old.name} ends, and is of its size: if it is the same team, its demand continues"
                 )
 
     # -- what stands beside the days --
@@ -257,16 +230,6 @@ class _Reading:
         newest = [int(np.flatnonzero(~np.isnan(peak[:, place])).max()) for place in own]
         caps = np.array([limit[day, place] for day, place in zip(newest, own, strict=True)])
         return np.where(np.isnan(caps), np.inf, caps)
-
-
-_NOT_ADDED = frozenset({"hour_count", "near_peak_hours", "limit"})
-
-
-def _joined(one: Floats, other: Floats, *, adds: bool) -> Floats:
-    """Return a column of two names: what either tells, and where both do, the sum or the higher."""
-    missing = np.isnan(one) & np.isnan(other)
-    values = np.nan_to_num(one), np.nan_to_num(other)
-    return np.where(missing, np.nan, values[0] + values[1] if adds else np.maximum(*values))
 
 
 def _days(is_it: Flags) -> str:

@@ -73,12 +73,6 @@ def kept_report(desk: TeamsDesk, quarter: str) -> CapacityReport | None:
     return None if desk.plan_files is None else _read(desk.plan_files, f"{quarter}.json")
 
 
-def kept_check(desk: TeamsDesk, quarter: str, *, month: date) -> CapacityReport | None:
-    """Return the check of a quarter that was made as of a day of that month; None: none was. Raises as above."""
-    first_day_of(quarter)
-    return None if desk.plan_files is None else _read(desk.plan_files, f"{quarter}-check-{month:%Y-%m}.json")
-
-
 def _read(files: StatementFiles, name: str) -> CapacityReport | None:
     content = files.read(name)
     if content is None:

@@ -86,8 +86,8 @@ def series_name(key: SeriesKey) -> str:
     return f"{_KINDS[key.kind]}: {name}"
 
 
-def day(found: date | None, *, otherwise: str = "-") -> str:
-    return otherwise if found is None else found.isoformat()
+def day(found: date | None) -> str:
+    return "-" if found is None else found.isoformat()
 
 
 def amount(cents: Cents | int | None, currency: str) -> str:

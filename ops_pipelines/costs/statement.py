@@ -82,14 +82,6 @@ class LostHours:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredBytes:
-    """What a team's files took."""
-
-    owner: Owner
-    byte_seconds: int
-
-
 # -- what a team gets back for hours that our own incidents made worthless --
 
 
@@ -165,6 +157,7 @@ def _borne_by_operator(credit: Line) -> Line:
 
 
 _HOUR_SECONDS = 3_600
+_IDLE: Held = (Bearer(fate=Fate.IDLE), GpuType(""))
 _BY_GPU = (Item.CAPEX, Item.SUPPORT, Item.SPACE)
 
 
@@ -205,14 +198,13 @@ def make_statement(
     usage: PartUsage,
     *,
     joules: Mapping[Held, Amount] | None = None,
-    stored: Sequence[StoredBytes] = (),
     lost: Sequence[LostHours] = (),
 ) -> Statement:
     """Return the statement of a part of a month.
 
     `joules`: energy by who caused it; what is left of the energy is the operator's. None: it is shared by GPU-seconds.
-    Storage that nobody fills is idle. Raises ValueError where cost and usage are of two parts, or where more energy or
-    storage is told than is paid for.
+    How much storage each team uses is not known: all of it is idle. Raises ValueError where cost and usage are of two
+    parts, or where more energy is reported than is paid for.
     """
     if cost.part != usage.part:
         raise ValueError(f"cost of {cost.part} and usage of {usage.part}; expected one part of one month")
@@ -221,7 +213,7 @@ def make_statement(
         *_gpu_lines(cost, usage),
         *_lines(Service.ENERGY, cost.cents_of(Item.ENERGY), _energy(cost, joules, gpu_seconds)),
         *_lines(Service.NETWORK, cost.cents_of(Item.NETWORK), gpu_seconds),
-        *_lines(Service.STORAGE, cost.cents_of(Item.STORAGE), _storage(cost, stored)),
+        *_lines(Service.STORAGE, cost.cents_of(Item.STORAGE), {_IDLE: cost.storage_byte_seconds}),
     ]
     credited, refused = credit_lines(charged, gpu_seconds, lost)
     return Statement(
@@ -280,23 +272,12 @@ def _energy(
     if joules is None:
         total = sum(gpu_seconds.values())
         return {held: cost.joules * seconds / total for held, seconds in gpu_seconds.items()} if total else {}
-    return _with_rest(joules, total=cost.joules, rest=(OPERATOR, GpuType("")), what="joules")
-
-
-def _storage(cost: AssetCost, stored: Sequence[StoredBytes]) -> Mapping[Held, Amount]:
-    found: dict[Held, Amount] = {}
-    for each in stored:
-        held = (Bearer(fate=Fate.ALLOCATED, owner=each.owner), GpuType(""))
-        found[held] = found.get(held, 0) + each.byte_seconds
-    rest = (Bearer(fate=Fate.IDLE), GpuType(""))
-    return _with_rest(found, total=cost.storage_byte_seconds, rest=rest, what="byte-seconds of storage")
-
-
-def _with_rest(parts: Mapping[Held, Amount], *, total: Amount, rest: Held, what: str) -> dict[Held, Amount]:
-    told = sum(parts.values())
-    if told > total:
-        raise ValueError(f"{float(told):g} {what} told by user, {float(total):g} paid for; expected no more than that")
-    return {**parts, rest: parts.get(rest, 0) + total - told}
+    reported, rest = sum(joules.values()), (OPERATOR, GpuType(""))
+    if reported > cost.joules:
+        raise ValueError(
+            f"{float(reported):g} joules reported by user, {float(cost.joules):g} paid for; expected no more than that"
+        )
+    return {**joules, rest: joules.get(rest, 0) + cost.joules - reported}
 
 
 def _rates(cost: AssetCost, usage: PartUsage) -> dict[GpuType, Fraction]:

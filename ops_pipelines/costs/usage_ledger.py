@@ -18,9 +18,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from ops_pipelines.core.identity import NodeName, parse_node_name
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.periods import BilledPart
-from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.costs.holds import Begins, Hold, ReadOwner, owner_by_account, read_holds
 from ops_pipelines.costs.states import FATES, RANKS, NodeState, check_installed
 from ops_pipelines.costs.usage import Fate, Owner, PartUsage, UsageLine, sum_usage
@@ -215,11 +215,6 @@ def usage_table(lines: Sequence[UsageLine]) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def usage_lines(table: pa.Table) -> tuple[UsageLine, ...]:
-    """Return the lines of a table that `usage_table` made."""
-    return tuple(_line(row) for row in table.select(SCHEMA.names).cast(SCHEMA).to_pylist())
-
-
 def _row(line: UsageLine) -> dict[str, object]:
     return {
         "time": line.since,
@@ -234,26 +229,6 @@ def _row(line: UsageLine) -> dict[str, object]:
         "gpu_seconds": line.gpu_seconds,
         "used_gpu_seconds": line.used_gpu_seconds,
     }
-
-
-def _line(row: Mapping[str, object]) -> UsageLine:
-    time, seconds, used = row["time"], row["gpu_seconds"], row["used_gpu_seconds"]
-    assert isinstance(time, datetime), "the schema of the table"
-    assert isinstance(seconds, int), "the schema of the table"
-    return UsageLine(
-        since=time.astimezone(UTC),
-        node=parse_node_name(str(row["node"])),
-        gpu_type=GpuType(str(row["gpu_type"])),
-        fate=Fate(row["fate"]),
-        owner=None
-        if row["team"] is None
-        else Owner(team=TeamName(str(row["team"])), project=str(row["project"] or "")),
-        job=str(row["job"]),
-        attempt=str(row["attempt"]),
-        cause=str(row["cause"]),
-        gpu_seconds=seconds,
-        used_gpu_seconds=used if isinstance(used, int) else None,
-    )
 
 
 # -- tables of the lake and the register of assets -> the usage ledger --

@@ -20,7 +20,7 @@ from ops_pipelines.efficiency.advice import (
     Withheld,
     judge_following,
 )
-from ops_pipelines.efficiency.evidence import Evidence, OnStep, measure, read_evidence, silent
+from ops_pipelines.efficiency.evidence import Evidence, measure, read_evidence
 from ops_pipelines.teams.desk import TeamsDesk
 
 # -- what a week's look found --
@@ -247,7 +247,7 @@ def week_to_follow(week: Week) -> Week:
     return Week(start=week.start - AFTER_WEEKS * WEEK)
 
 
-def follow_up(given: Week, desk: TeamsDesk, *, on_step: OnStep = silent) -> tuple[FollowedUp, ...]:
+def follow_up(given: Week, desk: TeamsDesk) -> tuple[FollowedUp, ...]:
     """Return and keep what became of what teams were told at the end of `given`. Raises LakeError.
 
     Raises ValueError while the two weeks after it are not over.
@@ -258,7 +258,7 @@ def follow_up(given: Week, desk: TeamsDesk, *, on_step: OnStep = silent) -> tupl
     told = told_in(given, desk)
     if not told:
         return ()
-    evidence = read_evidence(desk, since=given.end, until=until, on_step=on_step)
+    evidence = read_evidence(desk, since=given.end, until=until)
     found = tuple(
         FollowedUp(
             team=each.team,

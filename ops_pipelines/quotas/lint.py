@@ -155,12 +155,10 @@ _SHOWN = 80
 """Characters shown of a name that the scheduler gave."""
 
 
-def lint_quotas(
-    agreements: Agreements, *, day: date, capacity: Mapping[GpuType, Capacity], demanded: Collection[TeamName] = ()
-) -> Remarks:
+def lint_quotas(agreements: Agreements, *, day: date, capacity: Mapping[GpuType, Capacity]) -> Remarks:
     """Return what is wrong with the agreements on this local day, and what will be within a quarter.
 
-    `capacity` has every type of GPU that the cluster has; `demanded` are the teams that ran or waited.
+    `capacity` has every type of GPU that the cluster has.
     """
     foreign = [each for each in agreements.contracts if each.gpu_type not in capacity]
     errors = list(_false_on(day, agreements, capacity=capacity, foreign=foreign))
@@ -178,7 +176,6 @@ def lint_quotas(
     warnings += _ends_soon(agreements, day=day)
     warnings += _projects_of_organisations(agreements, day=day)
     warnings += _projects_beyond_terms(agreements, day=day)
-    warnings += _of_demand(agreements, demanded)
     return Remarks(errors=tuple(errors), warnings=tuple(warnings))
 
 
@@ -268,28 +265,6 @@ def _projects_of_organisations(agreements: Agreements, *, day: date) -> Iterator
                 gpu_type=each.gpu_type,
                 text=f"{each.words} is of an organisation, whose teams are {joined(agreements.children[each.team])}: "
                 "what it wants is left out; write it down for one of these",
-            )
-
-
-def _of_demand(agreements: Agreements, demanded: Collection[TeamName]) -> Iterator[Remark]:
-    alike = {each.casefold(): each for each in agreements.parents}
-    for team in sorted(set(demanded)):
-        if team not in agreements.parents:
-            near = alike.get(team.casefold())
-            who = f"{team[:_SHOWN]!r} runs or waits" if team else "jobs without an account run or wait"
-            what = "declare it" if near is None else f"if {near} is meant, write it as the scheduler does"
-            yield Remark(
-                kind=RemarkKind.UNDECLARED,
-                team=team,
-                text=f"{who} and nobody declared it: it is carried with guarantee 0 and weight 0, and gets what all "
-                f"others leave; {what}, among the teams of teams.yaml",
-            )
-        elif team in agreements.organisations:
-            yield Remark(
-                kind=RemarkKind.ORGANISATION_IN_DEMAND,
-                team=team,
-                text=f"jobs are charged to {team} itself, which has teams of its own "
-                f"({joined(agreements.children[team])}): what they want is left out; charge them to one of these",
             )
 
 

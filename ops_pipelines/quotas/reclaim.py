@@ -78,8 +78,7 @@ def report_reclaim(
     beyond: Mapping[TeamName, float],
     preemption: Preemption | None,
     now: datetime,
-    least_run: timedelta = LEAST_RUN,
-    parents: Mapping[TeamName, TeamName | None] | None = None,
+    parents: Mapping[TeamName, TeamName | None],
 ) -> ReclaimReport:
     """Return whose jobs would end for the lender.
 
@@ -87,15 +86,15 @@ def report_reclaim(
     more, and a job is taken only as a whole. What passes within an organisation of the lender's own lowers nothing
     there. `preemption` None: the scheduler's setting is not known.
     """
-    own = set(_chain(lender, parents or {}))
+    own = set(_chain(lender, parents))
     left, spare = wanted_gpus, dict(beyond)
-    longest = _longest(least_run, preemption)
+    longest = LEAST_RUN if preemption is None else max(LEAST_RUN, preemption.exempt)
     taken = []
     for job, ran in _candidates(jobs, lender=lender, least_run=longest, now=now):
         team = TeamName(job.account)
         if left <= 0:
             break
-        bound = [each for each in _chain(team, parents or {}) if each not in own]
+        bound = [each for each in _chain(team, parents) if each not in own]
         if any(job.gpu_count > spare.get(each, 0.0) for each in bound):
             continue
         taken.append(Reclaimed(job=job.job, team=team, gpu_count=job.gpu_count, ran=ran))
@@ -127,10 +126,6 @@ def _candidates(
         if not is_service and is_safe and now - job.started_at >= least_run:
             found.append((job, now - job.started_at))
     return sorted(found, key=lambda each: (each[1], each[0].job))
-
-
-def _longest(least_run: timedelta, preemption: Preemption | None) -> timedelta:
-    return least_run if preemption is None else max(least_run, preemption.exempt)
 
 
 def preemption_of(settings: SettingsRead) -> Preemption | None:

@@ -17,7 +17,7 @@ from datetime import date, timedelta
 from itertools import pairwise
 
 from ops_pipelines.core.proposal import GpuType, QuotaProposal, TeamName, Terms
-from ops_pipelines.quotas.demand import DemandDay, QueueChance, fair_demand
+from ops_pipelines.quotas.demand import DemandDay, QueueChance
 from ops_pipelines.teams.desk import RebalanceSettings
 
 # -- how many GPUs of one type there are --
@@ -111,18 +111,8 @@ Served = Mapping[TeamName, Sequence[float]]
 """What each team ran, in each hour of a day."""
 
 
-def debts_of(
-    days: Sequence[DemandDay], *, served: Sequence[Served], terms: Sequence[Terms], supply: float
-) -> Mapping[TeamName, float]:
-    """Return each team's debt in GPUs, on average of all hours of `days`; below 0: it lent.
-
-    `served` has an entry a day: what each team ran in each hour. `terms` are of all, organisations, too.
-    """
-    return debts_against([fair_demand(day, terms=terms, supply=supply) for day in days], served=served)
-
-
 def debts_against(fair: Sequence[DemandDay], *, served: Sequence[Served]) -> Mapping[TeamName, float]:
-    """Return the debts where the fair shares of each day (`memory.fair_demand`) are known already."""
+    """Return the debts where the fair shares of each day (`fair_demand`) are known already."""
     hours = sum(day.hour_count for day in fair)
     beyond: dict[TeamName, list[float]] = defaultdict(list)
     for day, ran in zip(fair, served, strict=True):
@@ -177,7 +167,7 @@ class Today:
     strangers: frozenset[TeamName] = frozenset()
     """Teams in demand with which nothing was agreed: they get what nobody else is expected to want, and no more."""
     debts: Mapping[TeamName, float] = field(default_factory=dict)
-    """What each had beyond its fair share, on average of the window (`fair_debt.debts_of`); below 0: it lent."""
+    """What each had beyond its fair share, on average of the window (`debts_against`); below 0: it lent."""
     gangs: Mapping[TeamName, int] = field(default_factory=dict)
     """GPUs of the largest job that a team runs, or waits with, regularly."""
     launches: Mapping[TeamName, str] = field(default_factory=dict)

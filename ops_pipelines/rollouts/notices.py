@@ -100,8 +100,6 @@ def in_digest(situation: RolloutSituation) -> When:
 def note_of(
     situation: RolloutSituation,
     *,
-    audience: Audience,
-    recipient: str,
     stage: str,
     title: str,
     parts: Iterable[tuple[str, str]],
@@ -109,14 +107,16 @@ def note_of(
     when: When,
     lines_title: str = "",
     is_last: bool = False,
+    team: str | None = None,
 ) -> Note:
-    """Return one fact for one recipient; `stage` names the fact, and notes of one first word of it are alike."""
+    """Return one fact for a team, or for the on-call; `stage` names it: notes of one first word of it are alike."""
     rollout = situation.rollout
-    whom = f"team/{digest_of(recipient)[:12]}" if audience is Audience.TEAM else audience.value
+    audience = Audience.ON_CALL if team is None else Audience.TEAM
+    whom = audience.value if team is None else f"team/{digest_of(team)[:12]}"
     return Note(
         key=f"{rollout.rollout}/{whom}/{stage}",
         audience=audience,
-        recipient=recipient,
+        recipient=ON_CALL if team is None else team,
         thread=rollout.rollout,
         subject=f"{rollout.rollout} {rollout.release} since {clock_time(rollout.created_at)}",
         title=title,
@@ -128,32 +128,6 @@ def note_of(
         likeness=f"rollout {stage.partition('-')[0]}",
         made_at=situation.now,
         ready_at=when.ready_at,
-        is_last=is_last,
-    )
-
-
-def to_on_call(
-    situation: RolloutSituation,
-    *,
-    stage: str,
-    title: str,
-    parts: Iterable[tuple[str, str]],
-    severity: Severity,
-    when: When,
-    lines_title: str = "",
-    is_last: bool = False,
-) -> Note:
-    """Return one fact for the on-call."""
-    return note_of(
-        situation,
-        audience=Audience.ON_CALL,
-        recipient=ON_CALL,
-        stage=stage,
-        title=title,
-        parts=parts,
-        severity=severity,
-        when=when,
-        lines_title=lines_title,
         is_last=is_last,
     )
 
@@ -255,9 +229,9 @@ def _of_team(situation: RolloutSituation, team: TeamTouched) -> list[Note]:
 def _announced(situation: RolloutSituation, team: TeamTouched) -> Note:
     rollout = situation.rollout
     waits = " It waits for a yes first." if rollout.state is RolloutState.AWAITING_YES else ""
-    return _note(
+    return note_of(
         situation,
-        team,
+        team=team.team,
         stage="announced",
         title=f"{rollout.release} comes to {counted(len(team.nodes), 'node')} that your jobs run on",
         lines_title="{count} rollouts come to nodes that your jobs run on",
@@ -276,9 +250,9 @@ def _announced(situation: RolloutSituation, team: TeamTouched) -> Note:
 def _reminder(situation: RolloutSituation, team: TeamTouched) -> Note:
     rollout = situation.rollout
     waiting = _waiting(situation, team)
-    return _note(
+    return note_of(
         situation,
-        team,
+        team=team.team,
         stage="reminder",
         title=f"{rollout.release} comes within a day to nodes that your jobs run on",
         lines_title="{count} rollouts come within a day to nodes that your jobs run on",
@@ -295,9 +269,9 @@ def _reminder(situation: RolloutSituation, team: TeamTouched) -> Note:
 
 def _goes_back(situation: RolloutSituation, team: TeamTouched, touched: tuple[NodeName, ...]) -> Note:
     rollout = situation.rollout
-    return _note(
+    return note_of(
         situation,
-        team,
+        team=team.team,
         stage="back",
         title=f"{rollout.release} is stopped and goes back",
         lines_title="{count} rollouts go back",
@@ -320,9 +294,9 @@ def _closing(situation: RolloutSituation, team: TeamTouched) -> Note:
         RolloutState.DONE: f"{rollout.release} is done, {where}",
         RolloutState.WENT_BACK: f"{rollout.release} went back: your nodes run what they ran before",
     }.get(rollout.state, f"{rollout.release} is called off, {where}")
-    return _note(
+    return note_of(
         situation,
-        team,
+        team=team.team,
         stage="over",
         title=said,
         parts=[("How it ended", short(rollout.reason)), ("What you must do", "nothing")],
@@ -361,30 +335,4 @@ def _done_with_jobs(situation: RolloutSituation) -> str:
     return (
         "no job is killed: a node takes no new job and is updated when its last one has ended. "
         f"A job that lasts more than {minutes(situation.limits.job_end_limit)} longer puts its node off"
-    )
-
-
-def _note(
-    situation: RolloutSituation,
-    team: TeamTouched,
-    *,
-    stage: str,
-    title: str,
-    parts: list[tuple[str, str]],
-    severity: Severity,
-    when: When,
-    lines_title: str = "",
-    is_last: bool = False,
-) -> Note:
-    return note_of(
-        situation,
-        audience=Audience.TEAM,
-        recipient=team.team,
-        stage=stage,
-        title=title,
-        parts=parts,
-        severity=severity,
-        when=when,
-        lines_title=lines_title,
-        is_last=is_last,
     )

@@ -31,11 +31,11 @@ from ops_pipelines.rollouts.notices import (
     counted,
     in_digest,
     names_of_nodes,
+    note_of,
     question_stage,
     short,
     standing,
     times_over,
-    to_on_call,
     versions_of,
     when_read,
 )
@@ -64,7 +64,7 @@ def _question(situation: RolloutSituation) -> list[Note]:
     title, lines_title, parts = _asked(situation)
     until = "" if rollout.deadline is None else f"by {clock_time(rollout.deadline)}; then you are asked again"
     return [
-        to_on_call(
+        note_of(
             situation,
             stage=question_stage(rollout, time=time),
             title=f"{rollout.rollout}: {'still: ' if time else ''}{title}",
@@ -173,7 +173,7 @@ def _lasts(situation: RolloutSituation) -> list[Note]:
         return []
     what = "goes back" if rollout.state is RolloutState.GOING_BACK else "ends"
     return [
-        to_on_call(
+        note_of(
             situation,
             stage=f"lasts-{rollout.state.value}-{rollout.since.isoformat()}",
             title=f"{rollout.rollout}: {what} for {minutes(situation.now - rollout.since)}, and is not over",
@@ -207,7 +207,7 @@ def _left(situation: RolloutSituation, node: RolloutNode) -> Note:
     rollout = situation.rollout
     is_lost = node.stage is NodeStage.LOST
     what = "could not be brought back" if is_lost else "failed and stays drained"
-    return to_on_call(
+    return note_of(
         situation,
         stage=f"{node.stage.value}-{node.node}-{node.try_number}",
         title=f"{node.node}: {what}, {rollout.rollout}",
@@ -226,7 +226,7 @@ def _overdue(situation: RolloutSituation, node: RolloutNode) -> Note:
     rollout = situation.rollout
     where = "back" if node.direction is Direction.BACK else "forward"
     lasts = minutes(situation.now - node.since)
-    return to_on_call(
+    return note_of(
         situation,
         stage=f"overdue-{node.node}-{node.stage.value}-{where}-{node.try_number}-{node.step}",
         title=f"{node.node}: {node.stage.value} for {lasts}, on its way {where}, {rollout.rollout}",
@@ -280,7 +280,7 @@ def _begun(situation: RolloutSituation) -> Note:
     rollout, plan = situation.rollout, situation.plan
     sizes = [len(wave.nodes) for wave in rollout.waves]
     ends = "not foreseen" if rollout.finishes_at is None else clock_time(rollout.finishes_at)
-    return to_on_call(
+    return note_of(
         situation,
         stage="begun",
         title=f"{rollout.rollout}: {rollout.release} begins, {counted(sum(sizes), 'node')} in "
@@ -303,7 +303,7 @@ def _begun(situation: RolloutSituation) -> Note:
 def _wave_behind(situation: RolloutSituation) -> Note:
     rollout = situation.rollout
     new = situation.nodes_in(NEW_VERSION)
-    return to_on_call(
+    return note_of(
         situation,
         stage=f"wave-{rollout.wave - 1}",
         title=f"{rollout.rollout}: wave {rollout.wave - 1} of {len(rollout.waves)} is over, "
@@ -323,7 +323,7 @@ def _late(situation: RolloutSituation) -> Note:
     rollout = situation.rollout
     foreseen = rollout.finishes_at
     said = f"so since {clock_time(rollout.since)}" if foreseen is None else f"was to be over by {clock_time(foreseen)}"
-    return to_on_call(
+    return note_of(
         situation,
         stage="late",
         title=f"{rollout.rollout}: wave {rollout.wave} of {len(rollout.waves)}, {said}",
@@ -339,7 +339,7 @@ def _late(situation: RolloutSituation) -> Note:
 def _goes_back(situation: RolloutSituation) -> Note:
     rollout = situation.rollout
     touched = situation.nodes_in(IN_HAND | NEW_VERSION | LEFT)
-    return to_on_call(
+    return note_of(
         situation,
         stage="back",
         title=f"{rollout.rollout}: {rollout.release} goes back, {counted(len(touched), 'node')} touched",
@@ -371,7 +371,7 @@ def _closing(situation: RolloutSituation) -> Note:
         RolloutState.WENT_BACK: f"{rollout.release} is back where it came from",
     }.get(rollout.state, f"ended, {counted(len(new), 'node')} on {rollout.release}")
     must = f"see to {names_of_nodes([each.node for each in left])}: drained by us" if left else "nothing"
-    return to_on_call(
+    return note_of(
         situation,
         stage="over",
         title=f"{rollout.rollout}: {ended}, after {minutes(rollout.since - rollout.created_at)}",

@@ -13,7 +13,7 @@ from ops_pipelines.core.money import Cents
 from ops_pipelines.core.periods import whole_month
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.costs.focus import Issuer, focus_rows, total_cents
-from ops_pipelines.costs.statement import LostHours, Service, Statement, StoredBytes, make_statement
+from ops_pipelines.costs.statement import LostHours, Service, Statement, make_statement
 from ops_pipelines.costs.usage import Bearer, Fate, PartUsage, Used
 from ops_pipelines.teams.price import AssetCost, Installed, asset_cost
 from tests.domain.cost_facts import H100, JUNE, PRICES, first, held, one_node, owner, usage_of
@@ -39,11 +39,9 @@ def cents_by_name(statement: Statement, service: Service) -> dict[str, int]:
 cuts = st.lists(st.integers(0, ALL_SECONDS), min_size=len(BEARERS) - 1, max_size=len(BEARERS) - 1).map(sorted)
 
 
-@given(
-    cuts=cuts, stored=st.integers(0, 2**50), lost=st.integers(0, ALL_SECONDS), measured=st.booleans(), data=st.data()
-)
+@given(cuts=cuts, lost=st.integers(0, ALL_SECONDS), measured=st.booleans(), data=st.data())
 def test_the_residual_is_zero_and_the_order_of_facts_changes_nothing(
-    cuts: list[int], stored: int, lost: int, measured: bool, data: st.DataObject
+    cuts: list[int], lost: int, measured: bool, data: st.DataObject
 ) -> None:
     edges = [0, *cuts, ALL_SECONDS]
     shares = {bearer: until - since for bearer, since, until in zip(BEARERS, edges, edges[1:], strict=False)}
@@ -60,7 +58,6 @@ def test_the_residual_is_zero_and_the_order_of_facts_changes_nothing(
         usage_of(MONTH, shares),
         joules=joules,
         lost=told,
-        stored=[StoredBytes(owner=owner("ml"), byte_seconds=stored)],
     )
     mixed = dict(data.draw(st.permutations(list(shares.items()))))
     other = make_statement(
@@ -68,10 +65,6 @@ def test_the_residual_is_zero_and_the_order_of_facts_changes_nothing(
         usage_of(MONTH, mixed),
         joules=joules,
         lost=data.draw(st.permutations(told)),
-        stored=[
-            StoredBytes(owner=owner("ml"), byte_seconds=stored // 2),
-            StoredBytes(owner=owner("ml"), byte_seconds=stored - stored // 2),
-        ],
     )
 
     assert one.residual_cents == 0
@@ -172,18 +165,12 @@ def test_a_team_that_had_nothing_gets_no_credit_and_that_is_told() -> None:
     assert not [line for line in statement.lines if line.service is Service.CREDIT]
 
 
-def test_storage_that_nobody_fills_is_idle_and_more_than_there_is_is_refused() -> None:
-    usage = usage_of(MONTH, {held("ml"): ALL_SECONDS})
-    tib_month = 2**40 * MONTH.seconds
-    cost = cost_of_one_node(storage_byte_seconds=4 * tib_month)
+def test_all_storage_is_idle() -> None:
+    cost = cost_of_one_node(storage_byte_seconds=4 * 2**40 * MONTH.seconds)
 
-    statement = make_statement(cost, usage, stored=[StoredBytes(owner=owner("ml"), byte_seconds=tib_month)])
+    statement = make_statement(cost, usage_of(MONTH, {held("ml"): ALL_SECONDS}))
 
-    by_name = cents_by_name(statement, Service.STORAGE)
-    assert sum(by_name.values()) == 4 * 1_999 // 2
-    assert by_name["idle"] in (2_998, 2_999)
-    with pytest.raises(ValueError, match="expected no more than that"):
-        make_statement(cost, usage, stored=[StoredBytes(owner=owner("ml"), byte_seconds=4 * tib_month + 1)])
+    assert cents_by_name(statement, Service.STORAGE) == {"idle": 4 * 1_999 // 2}
 
 
 def test_energy_that_no_gpu_drew_is_the_operators() -> None:

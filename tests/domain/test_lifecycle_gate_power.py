@@ -13,14 +13,9 @@ from ops_pipelines.rollouts.gate.evidence import (
     count_that_stops,
     known_rate,
 )
-from ops_pipelines.rollouts.gate.judge_wave import (
-    false_stop_bound,
-    judge_wave,
-    node_days_needed,
-    power_of_events,
-    power_of_slowdown,
-)
+from ops_pipelines.rollouts.gate.judge_wave import judge_wave
 from ops_pipelines.rollouts.gate.measures import EVENTS_FALSE_STOP, EVENTS_LAST_LOOK, bad_per_node_day
+from tests.domain.gate_power import false_stop_bound, node_days_needed, power_of_events, power_of_slowdown
 from tests.domain.lifecycle_evidence import CLAIMS, FIRST, LIMITS, USUAL, evidence, failures, steps
 
 

@@ -50,7 +50,7 @@ def project(**changes: object) -> Project:
 
 def lint(
     agreed: Agreements,
-    *demanded: str,
+    *,
     installed: float = 64.0,
     healthy: float | None = None,
     capacity: Mapping[GpuType, Capacity] | None = None,
@@ -60,7 +60,6 @@ def lint(
         agreed,
         day=TODAY,
         capacity=one if capacity is None else capacity,
-        demanded=[TeamName(each) for each in demanded],
     )
 
 
@@ -74,7 +73,7 @@ def the_one(remarks: Collection[Remark]) -> Remark:
 
 
 def test_agreements_that_can_be_kept_leave_nothing_to_say() -> None:
-    found = lint(agreements(contract("a", 32.0), contract("b", 32.0)), "a", "b")
+    found = lint(agreements(contract("a", 32.0), contract("b", 32.0)))
 
     assert found == Remarks()
 
@@ -238,34 +237,6 @@ def test_weights_are_looked_at_within_each_organisation() -> None:
     agreed = agreements(contract("a", 8.0, weight=0.0), contract("b", 8.0), a="org")
 
     assert the_one(lint(agreed).errors).team == "org"
-
-
-# --- who is in demand ---------------------------------------------------------------------------------------------
-
-
-def test_a_team_in_demand_that_nobody_declared_is_a_warning_that_names_it() -> None:
-    found = lint(agreements(contract("a", 8.0), contract("Bio", 8.0)), "a", "x\n", "bio", "")
-
-    assert found.errors == ()
-    assert [(each.kind, each.team) for each in found.warnings] == [
-        (RemarkKind.UNDECLARED, ""),
-        (RemarkKind.UNDECLARED, "bio"),
-        (RemarkKind.UNDECLARED, "x\n"),
-    ]
-    nobody, near, unknown = (each.text for each in found.warnings)
-    assert nobody.startswith("jobs without an account run or wait")
-    assert "if Bio is meant, write it as the scheduler does" in near
-    assert unknown == (
-        r"'x\n' runs or waits and nobody declared it: it is carried with guarantee 0 and weight 0, and gets what all "
-        "others leave; declare it, among the teams of teams.yaml"
-    )
-
-
-def test_jobs_charged_to_an_organisation_itself_are_a_warning() -> None:
-    found = lint(agreements(contract("a", 8.0), a="org"), "a", "org")
-
-    assert kinds(found.warnings) == [RemarkKind.ORGANISATION_IN_DEMAND]
-    assert "which has teams of its own (a)" in the_one(found.warnings).text
 
 
 # --- ends and projects --------------------------------------------------------------------------------------------

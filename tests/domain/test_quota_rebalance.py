@@ -21,7 +21,7 @@ from ops_pipelines.quotas.demand import (
 )
 from ops_pipelines.quotas.rebalance import rebalance, wished_quotas
 from ops_pipelines.quotas.replay import replay
-from ops_pipelines.quotas.today import Rebalanced, Today, debts_of
+from ops_pipelines.quotas.today import Rebalanced, Today, debts_against
 from ops_pipelines.teams.desk import RebalanceSettings
 from ops_pipelines.teams.projects import Project
 
@@ -349,10 +349,12 @@ def test_debt_is_what_was_had_beyond_the_fair_share() -> None:
     terms = [Terms(team=A, guarantee=10), Terms(team=B, guarantee=10)]
     served = [{A: [70.0, 70.0], B: [30.0, 30.0]}]
 
-    found = debts_of([whole_day(0, {A: [90.0, 90.0], B: [90.0, 30.0]})], served=served, terms=terms, supply=100)
+    fair = fair_demand(whole_day(0, {A: [90.0, 90.0], B: [90.0, 30.0]}), terms=terms, supply=100)
+
+    found = debts_against([fair], served=served)
 
     assert found == {A: 10.0, B: -10.0}
-    assert debts_of([], served=[], terms=terms, supply=100) == {}
+    assert debts_against([], served=[]) == {}
 
 
 @pytest.mark.parametrize(("quota", "gets"), [(50, 50), (51, 51), (51.3, 64), (60, 64), (63.9, 64), (64, 64)])

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import date, timedelta
 
+from ops_pipelines.capacity.answers import report_in
 from ops_pipelines.capacity.model import (
     LEVELS,
     Alternative,
@@ -25,6 +26,7 @@ from ops_pipelines.capacity.model import (
 )
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.teams.projects import PlannedProject
 
 AS_OF = date(2026, 10, 1)
@@ -176,3 +178,9 @@ def report(*orders: OrderLine, as_of: date = AS_OF, quarter: str = "2026Q4") -> 
         headline=("Order 6 of hgx-h100 by 2027-01-12: it runs short from 2027-06-03 on.", "Ünicode, <b>too</b>."),
         assumptions=("demand and supply are taken as independent",),
     )
+
+
+def kept_check(desk: TeamsDesk, quarter: str, *, month: str) -> CapacityReport | None:
+    """The check of a quarter that was kept in that month."""
+    content = None if desk.plan_files is None else desk.plan_files.read(f"{quarter}-check-{month}.json")
+    return None if content is None else report_in(content)

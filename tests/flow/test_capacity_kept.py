@@ -6,11 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from ops_pipelines.capacity.reporting import keep_page, keep_report, kept_as, kept_check, kept_report
+from ops_pipelines.capacity.reporting import keep_page, keep_report, kept_as, kept_report
 from ops_pipelines.core.record import StatementFilesError
 from ops_pipelines.resources.page_files import PlanDirectory
 from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow import capacity_samples as samples
+from tests.flow.capacity_samples import kept_check
 
 UNUSED = cast("Any", None)
 
@@ -40,12 +41,12 @@ def test_a_later_one_is_kept_beside_it_by_its_month(tmp_path: Path) -> None:
     place = keep_report(desk, check)
 
     assert place == str(tmp_path / "2026Q4-check-2026-11.json")
-    first, beside = kept_report(desk, "2026Q4"), kept_check(desk, "2026Q4", month=date(2026, 11, 20))
+    first, beside = kept_report(desk, "2026Q4"), kept_check(desk, "2026Q4", month="2026-11")
     assert first is not None
     assert beside is not None
     assert first.plan.orders[0].count == 6
     assert beside.plan.orders[0].count == 9
-    assert kept_check(desk, "2026Q4", month=date(2026, 12, 1)) is None
+    assert kept_check(desk, "2026Q4", month="2026-12") is None
 
 
 def test_the_first_is_not_written_over_even_as_of_its_own_day(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def test_without_a_shelf_nothing_is_kept() -> None:
     assert keep_report(desk, samples.report()) == ""
     assert keep_page(desk, b"", name="2026Q4") == ""
     assert kept_report(desk, "2026Q4") is None
-    assert kept_check(desk, "2026Q4", month=date(2026, 11, 1)) is None
+    assert kept_check(desk, "2026Q4", month="2026-11") is None
 
 
 def test_a_damaged_report_says_what_to_do(tmp_path: Path) -> None:

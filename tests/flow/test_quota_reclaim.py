@@ -45,7 +45,13 @@ def report(
     preemption: Preemption | None = None,
 ) -> ReclaimReport:
     return report_reclaim(
-        LENDER, wanted, jobs, beyond={A: 99, B: 99} if beyond is None else beyond, preemption=preemption, now=NOW
+        LENDER,
+        wanted,
+        jobs,
+        beyond={A: 99, B: 99} if beyond is None else beyond,
+        preemption=preemption,
+        now=NOW,
+        parents={},
     )
 
 

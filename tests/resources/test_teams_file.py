@@ -108,7 +108,6 @@ def test_the_shipped_file_declares_every_account_of_the_simulated_cluster_and_ca
         agreed,
         day=date(2026, 1, 1),
         capacity={GpuType(""): Capacity(installed=gpus, healthy=gpus - 64.0)},
-        demanded=accounts,
     )
 
     assert agreed.parents.keys() == accounts

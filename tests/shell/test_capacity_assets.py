@@ -13,10 +13,11 @@ from ops_pipelines.assets.capacity_pages import describe_report
 from ops_pipelines.assets.partitions import QUARTERS
 from ops_pipelines.automation import capacity_schedule_in
 from ops_pipelines.capacity.past import Completeness
-from ops_pipelines.capacity.reporting import kept_check, kept_report
+from ops_pipelines.capacity.reporting import kept_report
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.teams.desk import TeamsDesk
+from tests.flow.capacity_samples import kept_check
 from tests.flow.capacity_stage import QUARTER, CapacityStage
 from tests.pages.capacity_sample import whole_report
 from tests.shell.definitions_on import definitions_on
@@ -115,7 +116,7 @@ def test_a_check_keeps_the_first_report_and_lies_beside_it(tmp_path: Path) -> No
     warnings = [str(each["warning"]) for each in records(plan["changed_since_first_report"])]
     assert any("hgx-h100" in each for each in warnings)
     assert kept_report(desk, "2026Q4") == first
-    check = kept_check(desk, "2026Q4", month=date(2026, 11, 1))
+    check = kept_check(desk, "2026Q4", month="2026-11")
     assert check is not None
     assert check.forecast.as_of == date(2026, 11, 1)
 

@@ -13,7 +13,8 @@ from ops_pipelines.core.release import Claims
 from ops_pipelines.core.rollout import FINAL, IN_HAND, OF_PEOPLE, NodeStage, RolloutEvent, RolloutState
 from ops_pipelines.resources.config.policy_file import ROLLOUTS
 from ops_pipelines.rollouts.course import ROLLOUT_TABLE
-from ops_pipelines.rollouts.gate.judge_wave import false_stop_bound, power_of_events, power_of_slowdown, soak_of
+from ops_pipelines.rollouts.gate.judge_wave import soak_of
+from tests.domain.gate_power import false_stop_bound, power_of_events, power_of_slowdown
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ROLLOUTS.md").read_text()

@@ -28,11 +28,9 @@ from ops_pipelines.capacity.forecast.windows import (
     DailyPeaks,
     Flags,
     Floats,
-    Hierarchy,
     Origins,
     Places,
     Seen,
-    add_up_roots,
     lay_origins,
     look_back,
     root,
@@ -84,37 +82,31 @@ def roll(
     *,
     horizon_days: int,
     keep: Sequence[str],
-    tree: Hierarchy | None = None,
-    most_windows: int | None = None,
     step_days: int | None = None,
     judged_days: int | None = None,
 ) -> Rolled:
-    """Return what was foreseen at all origins by the methods named in `keep`; the last columns are the tree's sums.
+    """Return what was foreseen at all origins by the methods named in `keep`.
 
     Origins lie `step_days` apart. Methods are weighed by the first `judged_days` of their paths; None: by all of them.
-    Windows older than `most_windows` windows are not foreseen; days are learned from whatever their age.
     Paths of methods that nobody keeps are forgotten as soon as they are weighed: they are most of the memory.
     """
     values = root(series.gpus)
     judged = judged_days or horizon_days
-    origins = lay_origins(len(values), horizon_days=horizon_days, most_windows=most_windows, step_days=step_days)
+    origins = lay_origins(len(values), horizon_days=horizon_days, step_days=step_days)
     weighed = Origins(places=origins.places, step_days=origins.step_days, horizon_days=judged)
-    own = values.shape[1] - (0 if tree is None else len(tree.names))
-    fitted = fit(values[:, :own], origins=origins.places)
+    fitted = fit(values, origins=origins.places)
     came = window_maxima(values, origins=origins)
     paths = {name: np.zeros((len(came), horizon_days, len(series.names)), dtype=np.float32) for name in keep}
     errors = np.full((len(came), len(METHODS), len(series.names)), np.nan)
-    weights = np.zeros((len(METHODS), own))
+    weights = np.zeros((len(METHODS), len(series.names)))
     combined_errors = np.full(came.shape, np.nan)
     seen: list[Seen] = []
     for number, place in enumerate(origins.places):
         seen.append(look_back(values, origin=place, horizon_days=horizon_days))
         each = fitted.paths(place, day_count=horizon_days)
         over = weighed.over_at(number)
-        weights = weigh_methods(errors[max(0, over - MOST_WEIGHED) : over, :, :own])
+        weights = weigh_methods(errors[max(0, over - MOST_WEIGHED) : over])
         every = {**dict(zip(METHODS, each, strict=True)), COMBINED: np.einsum("ms,mds->ds", weights, each)}
-        if tree is not None:
-            every = {name: np.concatenate([path, add_up_roots(path, tree)], axis=1) for name, path in every.items()}
         for name in keep:
             paths[name][number] = every[name]
         if place + judged <= len(values):

@@ -14,7 +14,7 @@ Origins lie a fixed step apart and end with the last day known, so that the wind
 are among them and never overlap.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import Enum
@@ -230,22 +230,6 @@ class Hierarchy:
     """(sum, series)."""
 
 
-def hierarchy(series: Sequence[str], sums: Mapping[str, Sequence[str]]) -> Hierarchy:
-    """Raises ValueError where a sum has no members, one that is no series, or the name of a series."""
-    place = {name: number for number, name in enumerate(series)}
-    is_member = np.zeros((len(sums), len(series)), dtype=bool)
-    for number, (name, members) in enumerate(sums.items()):
-        if not members:
-            raise ValueError(f"the sum {name!r} has no members; expected one or more: empty never means all")
-        unknown = [each for each in members if each not in place]
-        if unknown or name in place:
-            raise ValueError(
-                f"the sum {name!r} " + (f"has {unknown[0]!r}, which is no series" if unknown else "is a series too")
-            )
-        is_member[number, [place[each] for each in members]] = True
-    return Hierarchy(names=tuple(sums), is_member=is_member)
-
-
 def with_sums(series: DailyPeaks, tree: Hierarchy, *, summed_gpus: Floats | None = None) -> DailyPeaks:
     """Return the series and after them the sums.
 
@@ -266,20 +250,6 @@ def add_up(gpus: Floats, tree: Hierarchy) -> Floats:
     is_there = ~np.isnan(gpus)
     summed = np.where(is_there, gpus, 0.0) @ tree.is_member.T.astype(np.float64)
     return np.where(is_there @ tree.is_member.T, summed, np.nan)
-
-
-def add_up_roots(roots: Floats, tree: Hierarchy) -> Floats:
-    return root(add_up(squared(roots), tree))
-
-
-def hold_between(members: Floats, sums: Floats, tree: Hierarchy) -> Floats:
-    """Return the sums' peaks by (quantile, sum), none below its largest member's, none above all members' together."""
-    known = np.where(np.isnan(members), 0.0, members)
-    held = [
-        np.clip(sums[:, number], known[:, own].max(axis=1), known[:, own].sum(axis=1))
-        for number, own in enumerate(tree.is_member)
-    ]
-    return np.stack(held, axis=1) if held else sums
 
 
 # -- windows of days --
@@ -310,9 +280,7 @@ class Origins:
         return max(0, number - self.lag + 1)
 
 
-def lay_origins(
-    day_count: int, *, horizon_days: int, most_windows: int | None = None, step_days: int | None = None
-) -> Origins:
+def lay_origins(day_count: int, *, horizon_days: int, step_days: int | None = None) -> Origins:
     """Return the origins of all windows, or of the newest, up to the one that begins after the last day.
 
     `step_days` apart; None: so far that there are `_STEPS_A_WINDOW` of them in a window.
@@ -322,8 +290,6 @@ def lay_origins(
     most = max(1, horizon_days // _STEPS_A_WINDOW)
     step = step_days or next(each for each in range(most, 0, -1) if horizon_days % each == 0)
     begin = day_count - max(0, day_count - _FIRST_ORIGIN) // step * step
-    if most_windows is not None:
-        begin = max(begin, day_count - most_windows * horizon_days)
     return Origins(places=tuple(range(begin, day_count + 1, step)), step_days=step, horizon_days=horizon_days)
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from bench.forecast_series import hierarchy
 from ops_pipelines.capacity.forecast.by_week import forecast_weeks, pass_over, past_weeks, peaks_at, told_at, vouched_at
-from ops_pipelines.capacity.forecast.windows import Floats, Treatment, hierarchy, with_sums
+from ops_pipelines.capacity.forecast.windows import Floats, Treatment, with_sums
 from ops_pipelines.capacity.model import LEVELS as CAPACITY_LEVELS
 from tests.frames.forecast.made_up import FIRST_DAY, named, steady
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.forecast_series import hierarchy
 from ops_pipelines.capacity.forecast.ahead import Judged, clustered_interval, measure, weekly_change
 from ops_pipelines.capacity.forecast.methods import DAMPED, METHODS, WEEKLY, fit, states, theta_path, weigh_methods
 from ops_pipelines.capacity.forecast.outlook import weighted_quantiles
@@ -14,8 +15,6 @@ from ops_pipelines.capacity.forecast.windows import (
     DailyPeaks,
     Treatment,
     add_up,
-    hierarchy,
-    hold_between,
     judged_origins,
     lay_origins,
     window_maxima,
@@ -232,28 +231,6 @@ def test_sum_is_of_those_who_are_there() -> None:
 
     assert add_up(np.array([1.0, np.nan, np.nan]), tree).tolist()[0] == 1.0
     assert np.isnan(add_up(np.array([1.0, np.nan, np.nan]), tree)[1])
-
-
-@pytest.mark.parametrize(
-    ("sums", "said"),
-    [
-        ({"all": []}, "has no members"),
-        ({"all": ["a", "x"]}, "'x', which is no series"),
-        ({"a": ["a"]}, "is a series too"),
-    ],
-)
-def test_sum_of_what_is_not_there_is_refused(sums: dict[str, list[str]], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        hierarchy(["a", "b"], sums)
-
-
-@given(st.lists(st.floats(0, 1e4), min_size=3, max_size=3), st.floats(0, 1e5))
-def test_peak_of_a_sum_lies_between_its_largest_member_and_all_of_them(members: list[float], said: float) -> None:
-    tree = hierarchy(["a", "b", "c"], {"all": ["a", "b", "c"]})
-
-    held = hold_between(np.array([members]), np.array([[said]]), tree)[0, 0]
-
-    assert max(members) <= held <= sum(members) + 1e-9
 
 
 def test_sum_is_capped_by_its_members_caps() -> None:

@@ -61,6 +61,5 @@ def history(
     days: int,
     zone: str = "UTC",
     holidays: Iterable[date] = (),
-    renamed: tuple[tuple[str, str], ...] = (),
 ) -> PeakHistory:
-    return read_history(table_of(rows), until=day(days), zone=ZoneInfo(zone), holidays=holidays, renamed=renamed)
+    return read_history(table_of(rows), until=day(days), zone=ZoneInfo(zone), holidays=holidays)

@@ -151,36 +151,10 @@ def test_types_have_sums_of_their_own() -> None:
     assert found.series.names == ("a100/a", "h100/a")
 
 
-def test_renamed_team_is_one_series_and_an_unknown_old_name_is_said() -> None:
-    rows = told("old", every(range(10))) + told("new", every(range(9, 20), 24.0))
-
-    found = history(rows, days=20, renamed=(("old", "new"), ("never", "seen")))
-
-    assert gpus(found).keys == (key("new"),)
-    assert column(gpus(found), "new")[8:11] == [16.0, 40.0, 24.0]
-    assert gpus(found).notes[key("new")] == (
-        "old is new: their days are one series; days on which both are told, as the sum of both peaks: 1",
-    )
-    assert found.notes == ("'never' was renamed, but no row is of it",)
-
-
 def test_team_that_looks_renamed_is_named_for_a_person() -> None:
     found = gpus(history(told("old", every(range(20))) + told("new", every(range(21, 60))), days=60))
 
-    assert any("if it is the same team, say so: renamed old to new" in each for each in found.notes[key("new")])
-
-
-@pytest.mark.parametrize(
-    ("renamed", "words"),
-    [
-        ((("a", "b"), ("a", "c")), "'a' is the old name of two teams"),
-        ((("a", "c"), ("b", "c")), "'c' is the new name of two teams"),
-        ((("a", "b"), ("b", "c")), "'b' is an old and a new name"),
-    ],
-)
-def test_names_that_contradict_each_other_are_refused(renamed: tuple[tuple[str, str], ...], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        history(told("a", every(range(3))), days=3, renamed=renamed)
+    assert any("begins where old ends, and is of its size" in each for each in found.notes[key("new")])
 
 
 @pytest.mark.parametrize(

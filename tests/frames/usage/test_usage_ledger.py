@@ -18,7 +18,7 @@ from ops_pipelines.costs.holds import Row, owner_by_account
 from ops_pipelines.costs.statement import make_statement
 from ops_pipelines.costs.states import Condition, NodeState
 from ops_pipelines.costs.usage import NO_TEAM, Fate, Owner, UsageLine, cost_month, days_of, month_at, sum_usage
-from ops_pipelines.costs.usage_ledger import UsageLedger, read_usage, usage_lines, usage_table
+from ops_pipelines.costs.usage_ledger import UsageLedger, read_usage
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.teams.price import AssetPrice, Installed, InstalledNode, PricedBy, PriceModel, asset_cost
 from tests.frames.usage.usage_facts import H100, MAY, at, attempt, between, by_fate, held, node, state
@@ -441,14 +441,6 @@ def _split(told: Sequence[Each], where: datetime) -> list[Each]:
 
 def _in_order(lines: Sequence[UsageLine]) -> list[UsageLine]:
     return sorted(lines, key=repr)
-
-
-@given(jobs=st.lists(attempts, max_size=4), out=st.lists(states, max_size=3))
-@settings(max_examples=25)
-def test_the_ledger_is_read_back_as_it_was_written(jobs: list[Row], out: list[NodeState]) -> None:
-    found = ledger(DAY, held(jobs, until=40), states=out)
-
-    assert usage_lines(usage_table(found.lines)) == found.lines
 
 
 def test_a_month_of_a_changed_clock_is_paid_to_the_cent() -> None:
