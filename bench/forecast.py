@@ -18,8 +18,9 @@ from bench.forecast_peers import lines as peer_lines
 from bench.forecast_series import MadeUp, day_to_day, make_up
 from bench.forecast_weeks import by_distance, is_kept
 from bench.forecast_weeks import lines as week_lines
-from ops_pipelines.capacity.forecast.ahead import Backtest, backtest, read_peaks
+from ops_pipelines.capacity.forecast.backtest import Backtest, backtest
 from ops_pipelines.capacity.forecast.methods import COMBINED, LAST_VALUE, SEASONAL_NAIVE
+from ops_pipelines.capacity.forecast.recorded_peaks import read_peaks
 from ops_pipelines.capacity.forecast.windows import DailyPeaks, judged_origins
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -139,7 +140,7 @@ print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_m
 _IMPORT = """
 import time, pandas
 begun = time.perf_counter()
-import ops_pipelines.capacity.forecast.ahead
+import ops_pipelines.capacity.forecast.backtest
 print(time.perf_counter() - begun)
 """
 

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from ops_pipelines.capacity.answers import chance_of
 from ops_pipelines.capacity.charts import hindsight_charts, resource_charts, type_sections, verdict_of
-from ops_pipelines.capacity.forecast.ahead import Backtest, Measured
+from ops_pipelines.capacity.forecast.backtest import Backtest, Measured
 from ops_pipelines.capacity.model import (
     LEVELS,
     CapacityForecast,

@@ -25,7 +25,7 @@ from ops_pipelines.terminal.edge import (
 if TYPE_CHECKING:
     from datetime import date
 
-    from ops_pipelines.capacity.forecast.ahead import Backtest
+    from ops_pipelines.capacity.forecast.backtest import Backtest
     from ops_pipelines.capacity.model import CapacityReport
     from ops_pipelines.teams.desk import TeamsDesk
 
@@ -162,8 +162,9 @@ def backtest(
     of days), peak_coverage_90, bound_to_peak_ratio (median), origins (windows); null where there is nothing to
     divide by. pooled is what the program uses.
     """
-    from ops_pipelines.capacity.forecast.ahead import TooShort, read_peaks
-    from ops_pipelines.capacity.forecast.ahead import backtest as judge
+    from ops_pipelines.capacity.forecast.backtest import TooShort
+    from ops_pipelines.capacity.forecast.backtest import backtest as judge
+    from ops_pipelines.capacity.forecast.recorded_peaks import read_peaks
     from ops_pipelines.capacity.report import backtest_document
     from ops_pipelines.quotas.recorded import RefusedDemand
     from ops_pipelines.report.terminal import console, print_document

@@ -109,7 +109,7 @@ def test_file_that_is_not_there_is_named(tmp_path: Path, run: Callable[..., Resu
 
 def test_forecast_path_imports_neither_pandas_nor_arrow() -> None:
     heavy = "('pandas', 'pyarrow')"
-    program = f"import sys, ops_pipelines.capacity.forecast.ahead; print([m for m in {heavy} if m in sys.modules])"
+    program = f"import sys, ops_pipelines.capacity.forecast.backtest; print([m for m in {heavy} if m in sys.modules])"
 
     found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
 

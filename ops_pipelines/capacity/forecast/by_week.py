@@ -1,7 +1,7 @@
 """Peaks week by week: the quantiles of each coming week's peak, each distance calibrated on past weeks as far ahead.
 
-A plan asks when something runs short, so that it needs every week of a year and not only the windows that begin
-tomorrow (`ahead`). One pass over the days serves all distances. A distance of which too few weeks are over is not
+A plan asks when something runs short, so it needs every week of a year. One pass over the days serves all distances.
+A distance of which too few weeks are over is not
 vouched for: from there on the width grows as `_GROWTH` says, and the forecast tells from where on.
 
 A plan is made from sums. They are foreseen from their own days and scored by themselves: added up, their members'

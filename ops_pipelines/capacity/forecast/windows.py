@@ -1,17 +1,8 @@
-"""Daily maxima of demand without holes, their sums, and the windows of days that forecasts are made for.
+"""Daily maxima of demand, how holes in them are filled, sums of series, and windows of days.
 
-Here: the matrix, what it must hold, square roots and back, and which series have too little to go by. Where the days
-come from is `recorded_peaks`; sums of series are `sums`.
-
-One treatment, for demand that was recorded elsewhere (`recorded_peaks`) and for the lake's own days (`peaks.history`):
-a short gap is carried from the day before it, after a long one a series begins anew, and after its last day a series
-wants nothing. Whose days they are, and whether a day counts, the callers say.
-
-A peak of a sum is no sum of peaks: teams seldom peak on one day. It has a calibration of its own, among all series, and
-is then held between the largest member's and the sum of all, where every peak of a sum lies.
-
-Origins lie a fixed step apart and end with the last day known, so that the windows that are judged, a horizon apart,
-are among them and never overlap.
+A series is a team, or a sum of teams. Holes are treated in one way for demand that was recorded elsewhere
+(`recorded_peaks`) and for the lake's own days (`peak_history`). Windows of every start count for calibration, for
+there are few whole ones; those that are judged, a horizon apart, are among them and never overlap.
 """
 
 from collections.abc import Sequence

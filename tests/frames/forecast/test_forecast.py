@@ -3,7 +3,7 @@
 import pytest
 
 from bench.forecast_series import make_up
-from ops_pipelines.capacity.forecast.ahead import TooShort, backtest
+from ops_pipelines.capacity.forecast.backtest import TooShort, backtest
 from ops_pipelines.capacity.forecast.methods import COMBINED, METHODS
 from tests.frames.forecast.made_up import named, steady
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.forecast_series import hierarchy
-from ops_pipelines.capacity.forecast.ahead import Judged, clustered_interval, measure, weekly_change
+from ops_pipelines.capacity.forecast.backtest import Judged, clustered_interval, measure, weekly_change
 from ops_pipelines.capacity.forecast.methods import DAMPED, METHODS, WEEKLY, fit, states, theta_path, weigh_methods
 from ops_pipelines.capacity.forecast.outlook import weighted_quantiles
 from ops_pipelines.capacity.forecast.windows import (

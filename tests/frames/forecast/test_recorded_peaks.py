@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ops_pipelines.capacity.forecast.ahead import RecordedPeaks, peaks_of
+from ops_pipelines.capacity.forecast.recorded_peaks import RecordedPeaks, peaks_of
 from ops_pipelines.quotas.recorded import RefusedDemand
 
 BEGIN = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
