@@ -492,7 +492,7 @@ def _metrics(config: ClusterConfig, simulated: _Simulated, clock: Clock) -> Metr
             )
         )
     if config.telemetry.kind is TelemetryKind.NVML:
-        from ops_pipelines.resources.nvml_metrics import NvmlMetrics
+        from ops_pipelines.resources.nvml import NvmlMetrics
 
         assert config.telemetry.node is not None, "config_models asks for the node"
         return NvmlMetrics(node=config.telemetry.node)

@@ -22,7 +22,7 @@ import json, os, sys
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.resources.node.nvml import read_all
-from ops_pipelines.resources.nvml_metrics import NvmlMetrics
+from ops_pipelines.resources.nvml import NvmlMetrics
 
 told = {}
 for name, path in json.loads(sys.argv[1]).items():

@@ -173,7 +173,7 @@ def test_healthy_gpus_are_listed_by_their_address(proc: Path) -> None:
         pytest.param(SmallGpu(trouble=SmallNvmlError("Unknown Error")), "GPU 1 cannot be read: Unknown", id="error"),
         pytest.param(SmallGpu(busId="nowhere"), "not a PCI address", id="no address"),
         pytest.param(SmallGpu(uiVal=6), "recovery action 6, which is not known", id="an action of tomorrow"),
-        pytest.param(SmallGpu(nvmlReturn=999), "is not told (NVML error 999)", id="recovery action not told"),
+        pytest.param(SmallGpu(nvmlReturn=999), "is not reported (NVML error 999)", id="recovery action not told"),
         pytest.param(SmallGpu(ecc=SmallNvmlError("Timeout")), "cannot be read: Timeout", id="count not told"),
         pytest.param(SmallGpu(rows=GpuIsLost("lost")), "GPU 1 is lost", id="lost while it was read"),
         pytest.param(SmallGpu(serial=GpuIsLost("lost")), "GPU 1 is lost", id="lost at its last reading"),

@@ -12,7 +12,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.sources import BodyKind, Page, SourceUnavailable
 from ops_pipelines.lake.metrics.exposition import decode_exposition
 from ops_pipelines.lake.quantities import read_quantities
-from ops_pipelines.resources.nvml_metrics import READERS, NvmlMetrics
+from ops_pipelines.resources.nvml import READERS, NvmlMetrics
 
 AT = datetime(2026, 11, 21, 7, 30, tzinfo=UTC)
 NODE = NodeName("gpu003")

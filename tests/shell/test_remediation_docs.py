@@ -1,12 +1,13 @@
 """docs/REMEDIATION.md says of the ladder and of the guardrails what the code says."""
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ops_pipelines.core.policy import Policy
 from ops_pipelines.remediate.guardrails.judge import read_rulebook
 from ops_pipelines.remediate.ladder import RUNGS
-from ops_pipelines.resources.fleet.documents import gpus_of, parse_inspection
+from ops_pipelines.resources.fleet.documents import read_inspection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "REMEDIATION.md").read_text()
 
@@ -33,7 +34,7 @@ def test_the_page_has_every_guardrail_with_its_default() -> None:
 def test_the_page_shows_an_answer_of_inspect_that_is_read() -> None:
     (shown,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
 
-    told = parse_inspection(shown)
+    inspection = read_inspection(shown, inspected_at=datetime(2026, 11, 21, tzinfo=UTC))
 
-    assert (told.node, told.failures, len(told.gpus)) == ("gpu003", ["/scratch is read-only"], 1)
-    assert gpus_of(told)[0].gpu == "0000:1b:00"
+    assert (inspection.node, inspection.failures) == ("gpu003", ("/scratch is read-only",))
+    assert [each.gpu for each in inspection.gpus] == ["0000:1b:00"]

@@ -63,8 +63,7 @@ from ops_pipelines.resources.commands import (
 )
 from ops_pipelines.resources.fleet.documents import (
     check_from_json,
-    gpus_of,
-    parse_inspection,
+    read_inspection,
     report_from_json,
     versions_from_json,
 )
@@ -136,21 +135,12 @@ class CommandFleet:
         name = parse_node_name(node)
         text = self._send("inspect", {"{node}": name})
         try:
-            document = parse_inspection(text)
-            gpus = gpus_of(document)
+            inspection = read_inspection(text, inspected_at=self._clock.now())
         except ValueError as exc:
             raise _nonsense("inspect", name, text, exc) from exc
-        if document.node != name:
-            raise SourceNonsense(f"inspect of {name} was answered by {document.node!r}; check where the command goes")
-        return NodeInspection(
-            node=name,
-            inspected_at=self._clock.now(),
-            boot_id=document.boot_id,
-            booted_at=document.booted_at,
-            gpus=gpus,
-            failures=tuple(document.failures),
-            chassis_serial=document.chassis_serial,
-        )
+        if inspection.node != name:
+            raise SourceNonsense(f"inspect of {name} was answered by {inspection.node!r}; check where the command goes")
+        return inspection
 
     def reset_gpu(self, node: NodeName, gpu: PciAddress) -> None:
         self._send("reset_gpu", {"{node}": parse_node_name(node), "{gpu}": parse_pci_address(gpu)})

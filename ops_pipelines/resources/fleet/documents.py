@@ -28,6 +28,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError
@@ -91,7 +92,7 @@ def _test_to_dict(run: TestRun) -> dict[str, object]:
     }
 
 
-class GpuDocument(BaseModel):
+class _GpuDocument(BaseModel):
     model_config = ConfigDict(strict=True)
 
     pci_address: _Name
@@ -103,13 +104,13 @@ class GpuDocument(BaseModel):
     serial: _Text = ""
 
 
-class NodeDocument(BaseModel):
+class _InspectionDocument(BaseModel):
     model_config = ConfigDict(strict=True)
 
     node: _Name
     boot_id: _Name
     booted_at: AwareDatetime
-    gpus: list[GpuDocument] = Field(max_length=256)
+    gpus: list[_GpuDocument] = Field(max_length=256)
     failures: list[_Text] = Field(max_length=256)
     chassis_serial: _Text = ""
 
@@ -158,20 +159,9 @@ class _CheckDocument(BaseModel):
     inspected_at: AwareDatetime | None = None
 
 
-def parse_inspection(text: str) -> NodeDocument:
+def read_inspection(text: str, *, inspected_at: datetime) -> NodeInspection:
     """Return an inspection as it was printed; raise ValueError if it makes no sense."""
-    return NodeDocument.model_validate_json(_bounded(text, most=_LONGEST_CHECK))
-
-
-def _bounded(text: str, *, most: int) -> str:
-    """Return a document that is not too long to be read; raise ValueError for others."""
-    if len(text) > most:
-        raise ValueError(f"it has {len(text)} characters; expected at most {most}")
-    return text
-
-
-def gpus_of(document: NodeDocument) -> tuple[GpuInspection, ...]:
-    """Return the GPUs of an inspection; raise ValueError for an address or an action that is not known."""
+    document = _InspectionDocument.model_validate_json(_bounded(text, most=_LONGEST_CHECK))
     gpus = tuple(
         GpuInspection(
             gpu=parse_pci_address(each.pci_address),
@@ -186,7 +176,22 @@ def gpus_of(document: NodeDocument) -> tuple[GpuInspection, ...]:
     )
     if len({gpu.gpu for gpu in gpus}) != len(gpus):
         raise ValueError("it lists a GPU twice")
-    return gpus
+    return NodeInspection(
+        node=NodeName(document.node),
+        inspected_at=inspected_at,
+        boot_id=document.boot_id,
+        booted_at=document.booted_at,
+        gpus=gpus,
+        failures=tuple(document.failures),
+        chassis_serial=document.chassis_serial,
+    )
+
+
+def _bounded(text: str, *, most: int) -> str:
+    """Return a document that is not too long to be read; raise ValueError for others."""
+    if len(text) > most:
+        raise ValueError(f"it has {len(text)} characters; expected at most {most}")
+    return text
 
 
 def check_from_json(text: str, *, node: NodeName, key: ActionKey) -> NodeCheck:
@@ -216,7 +221,9 @@ def check_from_json(text: str, *, node: NodeName, key: ActionKey) -> NodeCheck:
             Serial(part=each.part, serial=each.serial, model=each.model, firmware=each.firmware)
             for each in document.serials
         ),
-        inspection=_inspection_of(text, document, node) if document.boot_id is not None else None,
+        inspection=None
+        if document.boot_id is None
+        else read_inspection(text, inspected_at=document.inspected_at or document.finished_at),
     )
 
 
@@ -236,19 +243,6 @@ def _test_of(document: _TestDocument) -> TestRun:
             )
             for each in document.measurements
         ),
-    )
-
-
-def _inspection_of(text: str, document: _CheckDocument, node: NodeName) -> NodeInspection:
-    told = parse_inspection(text)
-    return NodeInspection(
-        node=node,
-        inspected_at=document.inspected_at or document.finished_at,
-        boot_id=told.boot_id,
-        booted_at=told.booted_at,
-        gpus=gpus_of(told),
-        failures=tuple(told.failures),
-        chassis_serial=told.chassis_serial,
     )
 
 

@@ -12,11 +12,12 @@ from datetime import datetime
 from typing import Protocol, cast
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.core.identity import GpuUuid, NodeName, PciAddress, parse_node_name, parse_pci_address
+from ops_pipelines.core.identity import NodeName, PciAddress, parse_node_name, parse_pci_address
 from ops_pipelines.core.node_tests import Measurement, Serial, TestRun
 from ops_pipelines.core.observation import GpuInspection, NodeInspection, RecoveryAction
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.resources.commands import RunTool
+from ops_pipelines.resources.fleet.documents import read_inspection
 from ops_pipelines.resources.node.tool_tests import (
     Bench,
     NvmlReading,
@@ -27,7 +28,7 @@ from ops_pipelines.resources.node.tool_tests import (
     passed,
     unanswered,
 )
-from ops_pipelines.resources.nvml import Nvml, NvmlInspector, import_pynvml, to_json
+from ops_pipelines.resources.nvml import NvmlInspector, NvmlMeter, import_pynvml, text_of, to_json
 
 _NVML, _SMI = "nvml", "nvidia_smi"
 _MODULE = "ops_pipelines.resources.node.nvml"
@@ -53,19 +54,12 @@ _UNITS = {
 }
 
 
-class NvmlDetails(Nvml, Protocol):
-    """The part of pynvml (nvidia-ml-py) that this test reads beyond the inspection."""
+class NvmlDetails(NvmlMeter, Protocol):
+    """The part of pynvml (nvidia-ml-py) that this test reads beyond the inspection and the metrics."""
 
-    def nvmlSystemGetDriverVersion(self) -> str | bytes: ...  # noqa: N802
     def nvmlSystemGetNVMLVersion(self) -> str | bytes: ...  # noqa: N802
     def nvmlDeviceGetVbiosVersion(self, handle: object) -> str | bytes: ...  # noqa: N802
     def nvmlDeviceGetNvLinkState(self, handle: object, link: int) -> int: ...  # noqa: N802
-    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: object) -> int: ...  # noqa: N802
-    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: object) -> int: ...  # noqa: N802
-    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: object) -> int: ...  # noqa: N802
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: object) -> int: ...  # noqa: N802
-    def nvmlDeviceGetTemperature(self, handle: object, sensor: int) -> int: ...  # noqa: N802
-    def nvmlDeviceGetTemperatureThreshold(self, handle: object, threshold: int) -> int: ...  # noqa: N802
     def nvmlDeviceGetPersistenceMode(self, handle: object) -> int: ...  # noqa: N802
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: object) -> Sequence[object]: ...  # noqa: N802
 
@@ -101,8 +95,8 @@ def read_all(node: NodeName, nvml: NvmlDetails | None = None) -> dict[str, objec
                 continue
         return {
             "inspection": json.loads(to_json(inspection)),
-            "driver_version": _text(nvml.nvmlSystemGetDriverVersion()),
-            "library_version": _text(nvml.nvmlSystemGetNVMLVersion()),
+            "driver_version": text_of(nvml.nvmlSystemGetDriverVersion()),
+            "library_version": text_of(nvml.nvmlSystemGetNVMLVersion()),
             "gpus": gpus,
         }
     finally:
@@ -111,7 +105,7 @@ def read_all(node: NodeName, nvml: NvmlDetails | None = None) -> dict[str, objec
 
 def _read_gpu(nvml: NvmlDetails, handle: object) -> dict[str, object]:
     readers: Mapping[str, Callable[[], object]] = {
-        "firmware": lambda: _text(nvml.nvmlDeviceGetVbiosVersion(handle)),
+        "firmware": lambda: text_of(nvml.nvmlDeviceGetVbiosVersion(handle)),
         "rows": lambda: list(nvml.nvmlDeviceGetRemappedRows(handle)),
         "ecc_uncorrectable": lambda: nvml.nvmlDeviceGetTotalEccErrors(handle, 1, 0),
         "ecc_corrected": lambda: nvml.nvmlDeviceGetTotalEccErrors(handle, 0, 0),
@@ -124,7 +118,7 @@ def _read_gpu(nvml: NvmlDetails, handle: object) -> dict[str, object]:
         "persistence_mode": lambda: nvml.nvmlDeviceGetPersistenceMode(handle),
         "compute_process_count": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)),
     }
-    told: dict[str, object] = {"pci_address": parse_pci_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))}
+    told: dict[str, object] = {"pci_address": parse_pci_address(text_of(nvml.nvmlDeviceGetPciInfo(handle).busId))}
     for name, read in readers.items():
         try:
             told[name] = read()
@@ -168,7 +162,9 @@ def read_nvml(node: NodeName, run: RunTool, *, limit_seconds: float) -> NvmlRead
 
 
 def _judge(document: Mapping[str, object]) -> NvmlReading:
-    inspection = read_inspection(cast("Mapping[str, object]", document["inspection"]))
+    inspected = cast("Mapping[str, object]", document["inspection"])
+    inspected_at = datetime.fromisoformat(str(inspected["inspected_at"]))
+    inspection = read_inspection(json.dumps(inspected), inspected_at=inspected_at)
     details = cast("Sequence[Mapping[str, object]]", document["gpus"])
     faults = list(inspection.failures)
     measured: list[Measurement] = []
@@ -248,31 +244,6 @@ def _serials(inspection: NodeInspection, details: Sequence[Mapping[str, object]]
     return (*chassis, *gpus)
 
 
-def read_inspection(document: Mapping[str, object]) -> NodeInspection:
-    """Return the inspection that our own process wrote; raise KeyError or ValueError for anything else."""
-    gpus = cast("Sequence[Mapping[str, object]]", document["gpus"])
-    return NodeInspection(
-        node=parse_node_name(str(document["node"])),
-        inspected_at=datetime.fromisoformat(str(document["inspected_at"])),
-        boot_id=str(document["boot_id"]),
-        booted_at=datetime.fromisoformat(str(document["booted_at"])),
-        gpus=tuple(
-            GpuInspection(
-                gpu=parse_pci_address(str(gpu["pci_address"])),
-                gpu_uuid=GpuUuid(str(gpu["uuid"])),
-                recovery_action=RecoveryAction(gpu["recovery_action"]),
-                uncorrectable_ecc_count=cast("int", gpu["uncorrectable_ecc_count"]),
-                is_row_remap_pending=bool(gpu["is_row_remap_pending"]),
-                model=str(gpu["model"]),
-                serial=str(gpu["serial"]),
-            )
-            for gpu in gpus
-        ),
-        failures=tuple(str(each) for each in cast("Sequence[object]", document["failures"])),
-        chassis_serial=str(document["chassis_serial"]),
-    )
-
-
 def nvml_test(bench: Bench, limit_seconds: float) -> TestRun:
     """Return what came of reading NVML: it was read before the other tests began, which need it."""
     return bench.nvml.run
@@ -304,10 +275,6 @@ def nvidia_smi(bench: Bench, limit_seconds: float) -> TestRun:
     if faults:
         return failed(_SMI, "; ".join(faults))
     return passed(_SMI, f"{len(told)} GPUs, driver {bench.nvml.driver_version}")
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 if __name__ == "__main__":
