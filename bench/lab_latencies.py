@@ -22,7 +22,7 @@ from ops_pipelines.core.action import ActionRecord, OutcomeKind, Verb
 from ops_pipelines.core.identity import PlanId
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines_lab.drills.postgres_server import PostgresServer
-from ops_pipelines_lab.whatif.pace import BETWEEN_ACTS, FIRST_ACT, RUN_START
+from ops_pipelines_lab.whatif.measured import BETWEEN_ACTS, FIRST_ACT, RUN_START
 
 LATENCIES_FILE = Path(__file__).parent.parent / "ops_pipelines" / "catalogue" / "lab_latencies.csv"
 

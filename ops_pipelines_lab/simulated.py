@@ -44,7 +44,7 @@ class SimulatedSite:
         return SimulatedLogs(self._twin)
 
     def metrics(self) -> MetricSource:
-        from ops_pipelines_lab.simulator.layers import SimulatedMetrics
+        from ops_pipelines_lab.simulator.exporter import SimulatedMetrics
 
         return SimulatedMetrics(self._twin)
 
@@ -54,11 +54,11 @@ class SimulatedSite:
         return SimulatedAccounting(self._twin)
 
     def quotas(self) -> Quotas:
-        from ops_pipelines_lab.simulator.quotas import SimulatedQuotas
+        from ops_pipelines_lab.simulator.accounting import SimulatedQuotas
 
         return SimulatedQuotas(self._twin)
 
     def settings(self) -> SchedulerSettings:
-        from ops_pipelines_lab.simulator.settings import SimulatedSettings
+        from ops_pipelines_lab.simulator.twin import SimulatedSettings
 
         return SimulatedSettings(self._twin)

@@ -27,25 +27,43 @@ from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.wiring import TWIN_DIRECTORY, open_cluster, open_observatory
-from ops_pipelines_lab.drills.browser import open_page
-from ops_pipelines_lab.drills.dagster_api import DagsterApi, DagsterApiError
-from ops_pipelines_lab.drills.demand_past import pretend_past, pretend_year
-from ops_pipelines_lab.drills.demo_capacity import capacity_commands, capacity_line, quarter_run
-from ops_pipelines_lab.drills.demo_consent import answer_what_waits, begin_asking
-from ops_pipelines_lab.drills.demo_endless import break_something, mend_what_waits
+from ops_pipelines_lab.drills.dagster_api import DagsterApi, DagsterApiError, open_page
 from ops_pipelines_lab.drills.demo_evidence import Evidence, Injected, Part
-from ops_pipelines_lab.drills.demo_pages import show_pages
-from ops_pipelines_lab.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE
-from ops_pipelines_lab.drills.demo_quotas import PAST, QUOTAS, after_the_fill, day_key, quota_commands, with_limits
+from ops_pipelines_lab.drills.demo_pages import (
+    LOOK_AT_VERSIONS,
+    PLAN_ROLLOUT,
+    REBALANCE,
+    SET_QUOTAS,
+    InTurn,
+    UiRuns,
+    show_pages,
+)
+from ops_pipelines_lab.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE, break_something, mend_what_waits
+from ops_pipelines_lab.drills.demo_quotas import (
+    PAST,
+    QUOTAS,
+    after_the_fill,
+    answer_what_waits,
+    begin_asking,
+    day_key,
+    quota_commands,
+    with_limits,
+)
 from ops_pipelines_lab.drills.demo_rollout import BAD_PART, GOOD_PART, rollout_commands, with_racks
-from ops_pipelines_lab.drills.demo_setup import call_program, clear, write_configuration
-from ops_pipelines_lab.drills.demo_ui_runs import LOOK_AT_VERSIONS, PLAN_ROLLOUT, REBALANCE, SET_QUOTAS, InTurn, UiRuns
-from ops_pipelines_lab.drills.documented_steps import DocumentedStepError
-from ops_pipelines_lab.drills.lake_fill import fill_lake, start_fill
+from ops_pipelines_lab.drills.demo_setup import (
+    call_program,
+    capacity_commands,
+    capacity_line,
+    clear,
+    quarter_run,
+    write_configuration,
+)
 from ops_pipelines_lab.drills.live_view import PartLine, draw
+from ops_pipelines_lab.drills.recorded_past import fill_lake, pretend_past, pretend_year, start_fill
 from ops_pipelines_lab.drills.stack import (
     LOOPBACK,
     DagsterStack,
+    DocumentedStepError,
     StackError,
     port_beside,
     port_number,

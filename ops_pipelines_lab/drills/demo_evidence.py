@@ -15,7 +15,7 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.notes import BATCH_PREFIX, Audience
-from ops_pipelines_lab.drills.browser import Shown
+from ops_pipelines_lab.drills.dagster_api import Shown
 from ops_pipelines_lab.simulator.ground_truth import (
     JobProgress,
     NodeTruth,

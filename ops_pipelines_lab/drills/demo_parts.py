@@ -1,21 +1,28 @@
-"""The parts of the demo: what is broken, and the end that each must reach, judged on ground truth.
+"""The parts of the demo: what is broken, and the end that each must reach, judged on ground truth; and what happens in
+the endless demo: one seeded fault after the other, and a technician for what waits for hands.
 
 A fault is put into the simulated cluster only. What the end is judged on is `demo_evidence`; the parts that climb the
 ladder are `demo_ladder`'s.
 """
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
 
 from ops_pipelines.core.action import Verb
+from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.notes import Audience
 from ops_pipelines.core.observation import JobState
-from ops_pipelines_lab.drills.demo_consent import consent_part
 from ops_pipelines_lab.drills.demo_evidence import Evidence, Injected, Part, expect, incident_words
-from ops_pipelines_lab.drills.demo_ladder import HANDS, STUBBORN, TIMING
-from ops_pipelines_lab.drills.demo_quotas import QUOTAS
+from ops_pipelines_lab.drills.demo_ladder import HANDS, STUBBORN, TIMING, mend_by_hand
+from ops_pipelines_lab.drills.demo_quotas import QUOTAS, consent_part
 from ops_pipelines_lab.drills.demo_rollout import BAD_PART, GOOD_PART
+from ops_pipelines_lab.simulator.commands import ImpossibleFaultError
+from ops_pipelines_lab.simulator.course import Course, Cure
 from ops_pipelines_lab.simulator.ground_truth import JobProgress, read_nodes, read_progress
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from ops_pipelines_lab.simulator.twin import Twin
@@ -263,3 +270,54 @@ SIDE_BY_SIDE: tuple[Part, ...] = (GOOD_PART, BAD_PART, *PARTS[:4], STUBBORN, HAN
 """They hit different nodes, and begin as soon as their moment has come, in this order."""
 ALONE = (QUOTAS, *PARTS[5:7])
 """Quotas are shared out of nodes that are all well; the others hit too many nodes for anything else to happen."""
+
+
+_MAY_NEED_HANDS = frozenset({FaultKind.GPU_FELL_OFF_BUS, FaultKind.UNCORRECTABLE_ECC})
+_NEEDS_HANDS = 0.15
+"""How often such a fault ends with a new GPU only."""
+_HANDS_AFTER = timedelta(seconds=30)
+
+
+def mend_what_waits(cluster: Cluster, twin: Twin, *, state: Path, call: Callable[[Sequence[str]], str]) -> None:
+    """Let a technician see to the repair queue, half a minute after a node was put there."""
+    now = cluster.clock.now()
+    for incident in cluster.ledger.read_state(now).incidents:
+        if incident.state is IncidentState.IN_REPAIR and now - incident.changed_at > _HANDS_AFTER:
+            mend_by_hand(incident, twin=twin, state=state, call=call)
+
+
+def break_something(twin: Twin, chance: random.Random) -> None:
+    """Put one seeded fault into the hardware, where it can happen."""
+    with suppress(ImpossibleFaultError):  # What broke before may be in its way, or a node may go down in this moment.
+        _break(twin, chance)
+
+
+def _break(twin: Twin, chance: random.Random) -> None:
+    kinds = [
+        FaultKind.GPU_FELL_OFF_BUS,
+        FaultKind.NODE_UNREACHABLE,
+        FaultKind.APPLICATION_XID31,
+        FaultKind.UNCORRECTABLE_ECC,
+        FaultKind.LEAF_SWITCH_DOWN,
+        FaultKind.RANK_STOPS,
+        FaultKind.ROW_REMAP_WAITS,
+    ]
+    fault = chance.choices(kinds, weights=[3, 2, 3, 3, 1, 1, 2])[0]
+    healthy = {node.node for node in read_nodes(twin) if node.is_healthy}
+    if fault is FaultKind.LEAF_SWITCH_DOWN:
+        if healthy.issuperset(nodes_of_leaf(twin)):
+            twin.inject(fault, *nodes_of_leaf(twin), seconds=LEAF_SECONDS)
+        return
+    if fault is FaultKind.RANK_STOPS and any(job.is_hung for job in read_progress(twin)):
+        return  # One hang at a time shows it.
+    training = [
+        job
+        for job in read_progress(twin)
+        if job.state is JobState.RUNNING and not job.is_hung and job.user.endswith("-train")
+    ]
+    targets = sorted({node for job in training for node in job.nodes} & healthy)
+    if not targets:
+        return
+    gpu = None if fault is FaultKind.NODE_UNREACHABLE else chance.randrange(8)
+    course = Course(cure=Cure.REPLACEMENT) if fault in _MAY_NEED_HANDS and chance.random() < _NEEDS_HANDS else None
+    twin.inject(fault, chance.choice(targets), gpu=gpu, course=course)

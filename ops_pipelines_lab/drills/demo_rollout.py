@@ -17,7 +17,7 @@ from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import FINAL, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.report.document import clipped
 from ops_pipelines_lab.drills.demo_evidence import Evidence, Injected, Part, expect
-from ops_pipelines_lab.drills.demo_releases import (
+from ops_pipelines_lab.drills.demo_setup import (
     BAD,
     BAD_RACK,
     BAD_VERSION,

@@ -24,15 +24,19 @@ from ops_pipelines.resources.config.cluster_config import RebootBy
 from ops_pipelines.wiring import forget_opened, open_cluster, open_observatory
 from ops_pipelines_lab.drills import lab_hardware
 from ops_pipelines_lab.drills.daemon_processes import Daemons, wait_until
-from ops_pipelines_lab.drills.documented_steps import DocumentedStepError
-from ops_pipelines_lab.drills.lab_configuration import cluster_settings, prometheus_settings
+from ops_pipelines_lab.drills.lab_configuration import (
+    TEAMS,
+    TEAMS_FILE,
+    cluster_settings,
+    prometheus_settings,
+    versioned_nodes,
+    write_releases,
+)
 from ops_pipelines_lab.drills.lab_drill import QUOTAS, ROLLOUT, DrillError, LabDrill, Stage
 from ops_pipelines_lab.drills.lab_hardware import SERVE, SLURM_DIRECTORY, TWIN_DIRECTORY, socket_of
 from ops_pipelines_lab.drills.lab_moments import squeue_program
 from ops_pipelines_lab.drills.lab_node import FIRST_KERNEL, NodeDisk
 from ops_pipelines_lab.drills.lab_surroundings import Surroundings
-from ops_pipelines_lab.drills.lab_teams import TEAMS, TEAMS_FILE
-from ops_pipelines_lab.drills.lab_versions import versioned_nodes, write_releases
 from ops_pipelines_lab.drills.postgres_server import PostgresServer, PostgresServerError, find_closed_directory
 from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster, SlurmClusterError
 from ops_pipelines_lab.drills.slurm_cluster_files import SlurmClusterSettings
@@ -42,6 +46,7 @@ from ops_pipelines_lab.drills.stack import (
     DEFINITIONS,
     LOOPBACK,
     DagsterStack,
+    DocumentedStepError,
     StackError,
     free_port,
     free_ports,

@@ -1,7 +1,7 @@
 """What every act of the lab's drill is: one fault under one training job, what is over, and what must have come of it.
 
 An act never mends: that is the program's part, except where an operator's part is played (a daemon started again).
-The acts themselves are in `lab_acts` and `lab_interruptions`.
+The acts themselves are in `lab_acts`.
 """
 
 import time

@@ -10,16 +10,19 @@ from rich.console import Console
 
 from ops_pipelines_lab.drills.lab_act import Act
 from ops_pipelines_lab.drills.lab_acts import (
+    AccountingDown,
     ApplicationErrs,
+    ControllerKilled,
+    DatabaseRestarted,
     ForeignDrainBefore,
     ForeignDrainMeanwhile,
     GpuFallsOff,
+    HostileWords,
     SilentNode,
+    WorkerKilled,
 )
 from ops_pipelines_lab.drills.lab_alertmanager import AlertmanagerView
 from ops_pipelines_lab.drills.lab_alerts import AlertedNode
-from ops_pipelines_lab.drills.lab_hostile import HostileWords
-from ops_pipelines_lab.drills.lab_interruptions import AccountingDown, ControllerKilled, DatabaseRestarted, WorkerKilled
 from ops_pipelines_lab.drills.lab_judge import judge_acts, judge_drill, judge_telling
 from ops_pipelines_lab.drills.lab_ladder import (
     NeverDrains,
@@ -32,7 +35,7 @@ from ops_pipelines_lab.drills.lab_moments import OldCheckpoint, RequeueLoop, You
 from ops_pipelines_lab.drills.lab_quotas import QuotasMove
 from ops_pipelines_lab.drills.lab_rollout import VersionsMove
 from ops_pipelines_lab.drills.lab_stage import DrillError, LabView, Stage
-from ops_pipelines_lab.drills.lake_fill import fill_lake
+from ops_pipelines_lab.drills.recorded_past import fill_lake
 from ops_pipelines_lab.drills.writer_watch import TwoWritersError, WriterWatch
 
 __all__ = ["QUOTAS", "ROLLOUT", "DrillError", "LabDrill", "Stage"]

@@ -1,8 +1,7 @@
 """The act of versions: a good release goes over the nodes in waves, a bad one stops by itself and goes back.
 
 Jobs run all the while, an operator has a node of their own, people pause and answer, and our code server is killed.
-What must have come of it is `lab_rollout_judge`'s, what the judge goes by `lab_rollout_story`'s, the jobs are
-`lab_rollout_jobs`'.
+What must have come of it, what the judge goes by, and the jobs are `lab_rollout_judge`'s.
 """
 
 import time
@@ -11,11 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.rollout import FINAL, IN_HAND, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines_lab.drills.lab_act import Act
-from ops_pipelines_lab.drills.lab_rollout_jobs import Work
-from ops_pipelines_lab.drills.lab_rollout_judge import demands_on, tell
-from ops_pipelines_lab.drills.lab_rollout_story import OPERATORS_REASON, Sight, Story
+from ops_pipelines_lab.drills.lab_configuration import BAD_RELEASE, GOOD_RELEASE, MODEL
+from ops_pipelines_lab.drills.lab_rollout_judge import OPERATORS_REASON, Sight, Story, Work, demands_on, tell
 from ops_pipelines_lab.drills.lab_stage import Demand, DrillError, LabView
-from ops_pipelines_lab.drills.lab_versions import BAD_RELEASE, GOOD_RELEASE, MODEL
 from ops_pipelines_lab.drills.stack import CODE_SERVER
 
 _STILL_SECONDS = 8.0

@@ -22,14 +22,6 @@ from pathlib import Path
 from ops_pipelines.core.identity import JobId, NodeName, parse_job_id
 from ops_pipelines.resources.slurm.guard.installation import prolog_of
 from ops_pipelines_lab.drills.daemon_processes import DaemonError, Daemons, find_processes, kill_processes, wait_until
-from ops_pipelines_lab.drills.documented_steps import (
-    START_GUARD,
-    DocumentedStepError,
-    at,
-    own_program,
-    step,
-    unit_command,
-)
 from ops_pipelines_lab.drills.slurm_cluster_files import (
     ACCOUNT_SHARES,
     CLUSTER_NAME,
@@ -38,6 +30,7 @@ from ops_pipelines_lab.drills.slurm_cluster_files import (
     settings_as_json,
     write_files,
 )
+from ops_pipelines_lab.drills.stack import START_GUARD, DocumentedStepError, at, own_program, step, unit_command
 
 PACKAGE_BY_PROGRAM: Mapping[str, str] = {
     "munged": "munge",

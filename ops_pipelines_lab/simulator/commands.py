@@ -10,7 +10,7 @@ from ops_pipelines.core.machines import NOT_OFFERED
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines_lab.simulator.course import Course, Cure
-from ops_pipelines_lab.simulator.defects import HAVE_COURSES
+from ops_pipelines_lab.simulator.faults import HAVE_COURSES
 from ops_pipelines_lab.simulator.hardware import Gpu, Node
 from ops_pipelines_lab.simulator.installs import is_by_bmc
 from ops_pipelines_lab.simulator.jobs import Job

@@ -1,4 +1,4 @@
-"""The pretended scheduler: what a slurmctld believes of nodes and jobs, and what it does by itself.
+"""The simulated scheduler: what a slurmctld believes of nodes and jobs, and what it does by itself.
 
 It sees the hardware only as a real one does: by pings, registrations, and daemons that start and kill processes on
 nodes that answer. Source of the behaviour: a real Slurm 22.05, measured. Refusing commands is `commands`' business.
@@ -7,18 +7,39 @@ Longer than other modules: what a slurmctld does by itself is one chain of event
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.core.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.core.observation import JobState
 from ops_pipelines_lab.simulator.hardware import Hardware, Node
-from ops_pipelines_lab.simulator.jobs import EndCause, Job, Loss, SplitBrain
+from ops_pipelines_lab.simulator.jobs import EndCause, Job, Loss, QuotaLimits, SplitBrain, find_place
 from ops_pipelines_lab.simulator.load import Load
-from ops_pipelines_lab.simulator.node_record import NodeRecord
-from ops_pipelines_lab.simulator.placement import find_place
-from ops_pipelines_lab.simulator.quota_limits import QuotaLimits
 from ops_pipelines_lab.simulator.reservations import Booking, Reservations
 from ops_pipelines_lab.simulator.scenario import JobSpec, Scenario
+
+
+@dataclass(slots=True)
+class NodeRecord:
+    """What the scheduler believes of one node."""
+
+    booted_at: datetime
+    heard_at: datetime
+    """When it last registered, or began to answer again."""
+    is_drained: bool = False
+    is_down: bool = False
+    is_responding: bool = True
+    reason: str | None = None
+    reason_set_at: datetime | None = None
+    expects_reboot: bool = False
+    """The scheduler itself had it rebooted, so its next registration is no surprise."""
+    is_last_choice: bool = False
+    """Jobs are put on it only where no other node fits."""
+
+    @property
+    def takes_jobs(self) -> bool:
+        return self.is_responding and not self.is_drained and not self.is_down
+
 
 Happening = Callable[[datetime], None]
 Later = Callable[[datetime, Happening], None]

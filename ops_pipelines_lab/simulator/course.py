@@ -1,6 +1,6 @@
 """How a fault ends and how it comes back: the course of what is broken, told with the fault itself.
 
-Values only. What follows from them in time is `defects`' business, what the node's own tests see `node_checks`'.
+Values only. What follows from them in time is `faults`', what the node's own tests see `node_checks`'.
 """
 
 from dataclasses import dataclass

@@ -10,9 +10,8 @@ from datetime import datetime
 from ops_pipelines.core.identity import ActionKey, JobAttempt, JobId, NodeName
 from ops_pipelines.core.observation import HAS_PROCESSES, JobState, Workload
 from ops_pipelines_lab.simulator.hardware import Node
-from ops_pipelines_lab.simulator.jobs import EndCause, Job, Loss, SplitBrain
+from ops_pipelines_lab.simulator.jobs import EndCause, Job, Loss, ServingChange, SplitBrain
 from ops_pipelines_lab.simulator.reservations import Reservation
-from ops_pipelines_lab.simulator.serving import ServingChange
 from ops_pipelines_lab.simulator.twin import Twin
 from ops_pipelines_lab.simulator.world import World
 

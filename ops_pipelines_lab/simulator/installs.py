@@ -1,7 +1,7 @@
 """Versions on pretended nodes: installations under way, what waits for a restart, and what a restart brings.
 
 Which restart happens when is `world`'s business, whether an installation can be begun `commands`', what a bad version
-does `release_effects`'.
+does `faults`'.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from ops_pipelines.core.identity import ActionKey
 from ops_pipelines.core.release import Activation, Component, Means
 from ops_pipelines.core.rollout import InstallReport, InstallState
+from ops_pipelines_lab.simulator.faults import ReleaseEffects
 from ops_pipelines_lab.simulator.hardware import Node
 from ops_pipelines_lab.simulator.journal import InstallCommand
-from ops_pipelines_lab.simulator.release_effects import ReleaseEffects
 from ops_pipelines_lab.simulator.scenario import Scenario
 from ops_pipelines_lab.simulator.versions import FIRMWARE
 

@@ -1,16 +1,24 @@
-"""One job of the pretended scheduler: its states, its progress from checkpoint to checkpoint, and what an end costs.
+"""One job of the simulated scheduler: its states, its progress from checkpoint to checkpoint, what an end costs; where
+it fits; the accounts, and what their GPUs may sum up to; and how many replicas of each service serve.
 
-Progress is a closed form of time. When a job starts or ends is `controller`'s business.
+Progress is a closed form of time. Placement is a pure choice of nodes and GPUs, the same for the same question. When a
+job is considered, starts or ends is `controller`'s.
+
+As in Slurm, a job that completes still counts for its account, and one that waits for its account keeps no node from
+others. Shares are kept and shown; the simulated queue goes by priority and age. A replica serves while its attempt
+runs, has warmed up and does not hang; that is watched only.
 """
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 
 from ops_pipelines.core.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.core.observation import JobState, Workload
+from ops_pipelines_lab.simulator.journal import NOT_COMMANDS, EntryKind, QuotaOrder
 from ops_pipelines_lab.simulator.load import Load
-from ops_pipelines_lab.simulator.scenario import JobSpec
+from ops_pipelines_lab.simulator.scenario import JobSpec, Scenario
 
 LOADS = {
     Workload.TRAINING: Load.TRAINING,
@@ -228,3 +236,134 @@ class Job:
 
     def _gpu_hours(self, duration: timedelta) -> float:
         return duration / timedelta(hours=1) * self.gpu_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The GPU indices found for a job, by node; complete or not."""
+
+    gpus: dict[NodeName, tuple[int, ...]]
+    is_complete: bool
+
+
+def find_place(
+    job: Job,
+    *,
+    free_gpus: Mapping[NodeName, tuple[int, ...]],
+    kept: Collection[NodeName],
+    last: Collection[NodeName],
+    gpus_per_node: int,
+) -> Place:
+    """Return where the job fits first.
+
+    Whole nodes are taken from the front of the list, parts of nodes from nodes already in use and then from the
+    back, so that small jobs leave whole nodes whole. `kept` are nodes that a job before this one waits for; those of
+    `last` are taken only where no others fit.
+    A job that could not even run on an empty cluster of these nodes keeps nothing.
+    """
+    need = job.spec.gpus_per_node
+    fitting = [
+        name for name, free in free_gpus.items() if len(free) >= need and name not in job.excluded and name not in kept
+    ]
+    if need < gpus_per_node:
+        is_in_use = [name for name in fitting if len(free_gpus[name]) < gpus_per_node]
+        fitting = is_in_use + [name for name in reversed(fitting) if len(free_gpus[name]) == gpus_per_node]
+    if last:
+        fitting.sort(key=lambda name: name in last)
+    chosen = {name: free_gpus[name][:need] for name in fitting[: job.spec.node_count]}
+    if len(chosen) == job.spec.node_count:
+        return Place(gpus=chosen, is_complete=True)
+    allowed_count = sum(name not in job.excluded for name in free_gpus)
+    return Place(gpus=chosen if allowed_count >= job.spec.node_count else {}, is_complete=False)
+
+
+class QuotaLimits:
+    """The accounts there are, each with its limit and share."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        jobs = (*scenario.initial_jobs, *(each.job for each in scenario.arrivals))
+        limited = {each.account: each.gpu_count for each in scenario.limits}
+        names = sorted({*scenario.accounts, *limited, *(job.account for job in jobs)})
+        self.limits: dict[str, int] = limited
+        """Account -> GPUs at most; who is not named has no limit."""
+        self.fairshares: dict[str, int | None] = dict.fromkeys(names, 1)
+        """Account -> its share; None: none of its own."""
+
+    @property
+    def accounts(self) -> Collection[str]:
+        """Return every account that is known."""
+        return self.fairshares.keys()
+
+    def add_account(self, account: str) -> None:
+        """Know an account from now on; one that is known stays as it is."""
+        self.fairshares.setdefault(account, 1)
+
+    def set(self, orders: Iterable[QuotaOrder]) -> None:
+        for order in orders:
+            if order.is_fairshare:
+                self.fairshares[order.account] = order.value
+            elif order.value is None:
+                self.limits.pop(order.account, None)
+            else:
+                self.limits[order.account] = order.value
+
+    def holds(self, job: Job, jobs: Collection[Job]) -> bool:
+        """Return whether the job waits for its account: with it, more GPUs would be in use than the limit."""
+        limit = self.limits.get(job.spec.account)
+        if limit is None:
+            return False
+        in_use = sum(
+            len(gpus) for each in jobs if each.spec.account == job.spec.account for gpus in each.allocation.values()
+        )
+        return in_use + job.gpu_count > limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingChange:
+    """From `at` on so many replicas serve."""
+
+    at: datetime
+    service: str
+    serving_count: int
+    before_count: int
+    min_serving_count: int
+    cause: EntryKind | None
+    """The entry whose own effect it is; None if it came by itself: a start, an end, a node given up."""
+
+    @property
+    def breaks_minimum_by_command(self) -> bool:
+        """Return whether a command took replicas away and left less than the service declares."""
+        is_command = self.cause is not None and self.cause not in NOT_COMMANDS
+        return is_command and self.serving_count < min(self.before_count, self.min_serving_count)
+
+
+class ServingLog:
+    """The changes since the beginning."""
+
+    def __init__(self) -> None:
+        self.changes: list[ServingChange] = []
+        self._counts: dict[str, int] = {}
+
+    def note(self, jobs: Iterable[Job], at: datetime, cause: EntryKind | None) -> None:
+        """Keep what differs from the last time; a cluster without services costs one look at its jobs."""
+        serving: dict[str, int] = dict.fromkeys(self._counts, 0)
+        minima: dict[str, int] = {}
+        for job in jobs:
+            if job.spec.service:
+                service = job.spec.service
+                minima[service] = max(minima.get(service, 0), job.spec.min_serving_count)
+                serving[service] = serving.get(service, 0) + job.serves(at)
+        for service, count in serving.items():
+            before = self._counts.get(service, 0)
+            if count != before or service not in self._counts:
+                self.changes.append(
+                    ServingChange(
+                        at=at,
+                        service=service,
+                        serving_count=count,
+                        before_count=before,
+                        min_serving_count=minima.get(service, 0),
+                        cause=cause,
+                    )
+                )
+        self._counts = serving

@@ -14,15 +14,13 @@ from ops_pipelines.core.release import Activation
 from ops_pipelines_lab.simulator import kernel_lines
 from ops_pipelines_lab.simulator.controller import Controller, Happening
 from ops_pipelines_lab.simulator.course import Cure
-from ops_pipelines_lab.simulator.faults import Faults
+from ops_pipelines_lab.simulator.faults import Faults, ReleaseEffects
 from ops_pipelines_lab.simulator.hardware import Hardware, Node
 from ops_pipelines_lab.simulator.installs import NodeInstalls
-from ops_pipelines_lab.simulator.jobs import Job
+from ops_pipelines_lab.simulator.jobs import Job, ServingLog
 from ops_pipelines_lab.simulator.journal import Entry, EntryKind
 from ops_pipelines_lab.simulator.node_checks import NodeChecks
-from ops_pipelines_lab.simulator.release_effects import ReleaseEffects
 from ops_pipelines_lab.simulator.scenario import Arrivals, Scenario
-from ops_pipelines_lab.simulator.serving import ServingLog
 
 
 class World:

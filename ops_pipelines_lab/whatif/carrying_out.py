@@ -23,10 +23,8 @@ from ops_pipelines.remediate.guardrails.consents import needs_yes
 from ops_pipelines.remediate.timing import is_moment
 from ops_pipelines_lab.whatif import peers
 from ops_pipelines_lab.whatif.autopilot import Autopilot
-from ops_pipelines_lab.whatif.draws import Duration, Fixed
-from ops_pipelines_lab.whatif.measured import Measured
-from ops_pipelines_lab.whatif.pace import seconds_held, seconds_until_hold
-from ops_pipelines_lab.whatif.troubles import Entry, Event, Trouble
+from ops_pipelines_lab.whatif.fault_mix import Entry, Event, Trouble
+from ops_pipelines_lab.whatif.measured import Duration, Fixed, Measured, seconds_held, seconds_until_hold
 
 LOOK_AT_NAMED = Fixed(300.0)
 """Assumption: a person who is told the part and why needs five minutes to agree."""

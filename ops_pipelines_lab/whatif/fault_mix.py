@@ -1,13 +1,23 @@
-"""What breaks, how often and how it behaves: catalogue/fault_mix.csv as values, with the scenario around each mix.
+"""What breaks, how often and how it behaves: catalogue/fault_mix.csv as values, with the scenario around each mix; the
+faults that strike one job; and one fault that is somewhere in the job, with what happens when.
 
 Counts are published; the share that hangs, the share that comes again and the evidence that each class shows are
-assumptions, marked so in the table and swept by `sensitivity`.
+assumptions, marked so in the table and swept by `sensitivity`. The faults of a job are the same for every policy under
+one seed, so that differences are the policies'.
 """
 
 import csv
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from importlib.resources import files
+
+import numpy as np
+
+from ops_pipelines.core.identity import IncidentId, NodeName
+from ops_pipelines.core.plan import IncidentPlan
+from ops_pipelines_lab.whatif.measured import Sign, Verdict
 
 TABLE = "fault_mix.csv"
 _SUM_TOLERANCE = 1e-9
@@ -140,3 +150,107 @@ def _kind_of(row: dict[str, str]) -> FaultKind:
     if shows_as and abs(sum(share for _, share in shows_as) - 1.0) > _SUM_TOLERANCE:
         raise ValueError(f"catalogue/{TABLE}: what {name} shows as adds up to something else than 1")
     return kind
+
+
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """One fault: how long the job runs before it, and how it behaves."""
+
+    gap_seconds: float
+    """Running time since the strike before, or since the begin."""
+    kind: FaultKind
+    is_hang: bool
+    persists: bool
+    """Comes again if the part stays in the job."""
+    seat: float
+    """Which node of the job it hits, 0..1."""
+
+
+def strikes(scenario: Scenario, seed: int) -> Iterator[Strike]:
+    """Yield strikes without end. A Poisson process over running time; classes by their counts."""
+    random = np.random.default_rng([seed, 1])
+    counts = np.array([kind.count for kind in scenario.kinds], dtype=np.float64)
+    bounds = np.cumsum(counts / counts.sum())
+    while True:
+        gaps = random.exponential(scenario.mean_gap_seconds, _AT_ONCE)
+        draws = random.random((_AT_ONCE, 4))
+        for gap, (which, hang, persist, seat) in zip(gaps.tolist(), draws.tolist(), strict=True):
+            place = min(int(np.searchsorted(bounds, which, side="right")), len(bounds) - 1)
+            kind = scenario.kinds[place]
+            yield Strike(
+                gap_seconds=gap,
+                kind=kind,
+                is_hang=hang < kind.hang_ratio,
+                persists=persist < kind.persist_ratio,
+                seat=seat,
+            )
+
+
+class Event(Enum):
+    """What happens at a time of day, whether the job works or not."""
+
+    EVIDENCE = "evidence"
+    """What a fault shows reaches the decision."""
+    LOOK = "look"
+    """An incident that waits is looked at again."""
+    YES = "yes"
+    """A person has approved a plan."""
+    HOLD = "hold"
+    """A plan is about to interrupt the job."""
+    LAUNCH = "launch"
+    """The job's own launcher puts it back into the queue, or leaves it to people."""
+    PASSED = "passed"
+    """A fault that does not come again is forgotten."""
+    NOTICED = "noticed"
+    """Somebody has seen for himself that the job is slow or computes garbage."""
+    PERSON = "person"
+    """Whoever was called has looked."""
+    REPAIRED = "repaired"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Trouble:
+    """One fault, from its first strike until it is out of the job."""
+
+    strike: Strike
+    node: NodeName | None
+    """None of a program's own: no node is at fault."""
+    fault_class: str
+    """As the diagnosis was measured on; `nothing` where it shows nothing."""
+    verdict: Verdict
+    """What the diagnosis makes of it: drawn once, for what it misses today it misses again tomorrow."""
+    is_wide: bool = False
+    """Whether it reaches beyond the standby nodes."""
+    failure_count: int = 1
+    until_next: float = math.inf
+    """Working time of the job until it strikes again."""
+    is_person_called: bool = False
+    is_over: bool = False
+
+    @property
+    def recurs(self) -> bool:
+        """Whether it troubles the job again, or goes on to, unless it is taken out."""
+        return self.strike.persists or self.strike.kind.silent is not None
+
+    @property
+    def is_of_switch(self) -> bool:
+        return self.fault_class == "leaf_switch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Something that happens at a time of day."""
+
+    at: float
+    event: Event
+    trouble: Trouble | None = None
+    signs: tuple[Sign, ...] = ()
+    plan: IncidentPlan | None = None
+    incident: IncidentId | None = None
+    stop: int = 0
+    """Of a launch: the stop of the job that it follows."""
+    nodes: tuple[NodeName, ...] = ()
+    """Of evidence: where it is seen; of a repair: what comes back."""

@@ -1,18 +1,129 @@
-"""What was measured of ourselves: what each fault is taken for, how long that takes, how long our acts take.
+"""What was measured of ourselves: what each fault is taken for, how long that takes, how long our acts take; and
+durations that vary, as distributions from which a seeded generator draws. Seconds.
 
 Tables of `catalogue/`, each written by the program that measured: `python -m bench.diagnosis --write` over replayed
 days of known truth, and `python -m bench.lab_latencies --write` from the ledger of the real lab. None is a target.
+
+How long our own acts keep a job, from the incident to its hold and from its hold to its release, is
+`catalogue/lab_latencies.csv`: the acts by their verb, and what lies between them, which is more. `first_act` is from
+the incident to the first act's begin (the drain, within the sensor's tick), `run_start` from that drain to the next act
+(a run has to be launched), `between_acts` from one act's end to the next one's begin. A verb that the lab never needed
+takes no time of its own.
 """
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
+from typing import Protocol
 
 from numpy.random import Generator
 
-from ops_pipelines_lab.whatif.draws import Duration, Recorded
+from ops_pipelines.core.action import Action, Verb
+
+
+class Duration(Protocol):
+    """How long something takes."""
+
+    def draw(self, random: Generator) -> float:
+        """Return one duration in seconds, 0 or more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Always the same."""
+
+    seconds: float
+
+    def draw(self, random: Generator) -> float:
+        return self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Any time between two bounds, alike likely: of a poll that meets its event at random."""
+
+    low_seconds: float
+    high_seconds: float
+
+    def draw(self, random: Generator) -> float:
+        return float(random.uniform(self.low_seconds, self.high_seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """Of people: mostly near the median, at times many times as long."""
+
+    median_seconds: float
+    sigma: float
+
+    def draw(self, random: Generator) -> float:
+        return self.median_seconds * math.exp(self.sigma * float(random.standard_normal()))
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Of what may end at any moment."""
+
+    mean_seconds: float
+
+    def draw(self, random: Generator) -> float:
+        return float(random.exponential(self.mean_seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One of the durations that were measured, each as likely as the next."""
+
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.seconds:
+            raise ValueError("a recorded distribution needs at least one duration")
+
+    def draw(self, random: Generator) -> float:
+        return self.seconds[int(random.integers(len(self.seconds)))]
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> "Recorded":
+        return cls(tuple(seconds))
+
+
+FIRST_ACT, RUN_START, BETWEEN_ACTS = "first_act", "run_start", "between_acts"
+
+
+def seconds_until_hold(actions: Sequence[Action], latencies: Mapping[str, Duration], random: Generator) -> float:
+    """Return the seconds from a plan to its first hold: drained in the same tick, then in a run of its own."""
+    before = [action.verb for action in actions[: _first(actions, Verb.HOLD)]]
+    seconds = _draw(FIRST_ACT, latencies, random) + _draw(RUN_START, latencies, random)
+    if before[:1] == [Verb.DRAIN]:
+        seconds += _draw(Verb.DRAIN.value, latencies, random)
+        before = before[1:]
+    return seconds + sum(_one(verb, latencies, random) for verb in before)
+
+
+def seconds_held(actions: Sequence[Action], latencies: Mapping[str, Duration], random: Generator) -> float:
+    """Return the seconds from a plan's first hold to its last release: the job stands all that time."""
+    releases = [place for place, action in enumerate(actions) if action.verb is Verb.RELEASE]
+    held = actions[_first(actions, Verb.HOLD) : releases[-1] + 1] if releases else ()
+    return sum(_one(action.verb, latencies, random) for action in held)
+
+
+def _first(actions: Sequence[Action], verb: Verb) -> int:
+    return next((place for place, action in enumerate(actions) if action.verb is verb), len(actions))
+
+
+def _one(verb: Verb, latencies: Mapping[str, Duration], random: Generator) -> float:
+    return _draw(verb.value, latencies, random) + _draw(BETWEEN_ACTS, latencies, random)
+
+
+def _draw(act: str, latencies: Mapping[str, Duration], random: Generator) -> float:
+    known = latencies.get(act)
+    return 0.0 if known is None else known.draw(random)
+
 
 CONFUSION_TABLE = "diagnosis_confusion.csv"
 CASES_TABLE = "diagnosis_cases.csv"

@@ -18,12 +18,9 @@ from zlib import crc32
 import numpy as np
 from numpy.random import Generator
 
-from ops_pipelines_lab.whatif.checkpoints import best_regime
-from ops_pipelines_lab.whatif.clock_of_work import Cause, WorkClock
-from ops_pipelines_lab.whatif.draws import Between, Duration, Exponential, Fixed, LogNormal
-from ops_pipelines_lab.whatif.fault_mix import Group, Scenario, Silent
-from ops_pipelines_lab.whatif.run_result import RunResult, result_of
-from ops_pipelines_lab.whatif.trace import Strike, strikes
+from ops_pipelines_lab.whatif.fault_mix import Group, Scenario, Silent, Strike, strikes
+from ops_pipelines_lab.whatif.measured import Between, Duration, Exponential, Fixed, LogNormal
+from ops_pipelines_lab.whatif.training import Cause, RunResult, WorkClock, best_regime, result_of
 
 HOUR = 3600.0
 START = Fixed(160.0)

@@ -3,12 +3,14 @@
 What the decision code does not see decides nothing: a job that dies is put back into the queue by its own launcher and
 gets the nodes that it had, but for those drained meanwhile. Evidence, decision and acts take the time that they were
 measured to take; people come when they were called, or when the launcher has given up. Spares, repairs, people, and
-the times to schedule and to start are the peers'.
+the times to schedule and to start are the peers'. Which nodes the job holds, which wait as spares, and which are away
+for repair is counted here: none is created or lost.
 """
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from itertools import count, groupby
 
@@ -19,19 +21,63 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import NO_NODE, Observation, Signal
 from ops_pipelines.core.plan import Rules
 from ops_pipelines_lab.whatif import peers
-from ops_pipelines_lab.whatif.autopilot import EPOCH, JOB, new_autopilot
+from ops_pipelines_lab.whatif.autopilot import EPOCH, JOB, new_autopilot, observe
 from ops_pipelines_lab.whatif.carrying_out import CarryingOut
-from ops_pipelines_lab.whatif.checkpoints import best_regime
-from ops_pipelines_lab.whatif.clock_of_work import Cause, WorkClock
-from ops_pipelines_lab.whatif.draws import Duration, Exponential, Fixed
-from ops_pipelines_lab.whatif.evidence import observe
-from ops_pipelines_lab.whatif.fault_mix import Group, Scenario, Silent
-from ops_pipelines_lab.whatif.measured import NOTHING, Measured, Sign, Verdict
-from ops_pipelines_lab.whatif.node_pool import NodePool
-from ops_pipelines_lab.whatif.run_result import RunResult, result_of
-from ops_pipelines_lab.whatif.trace import Strike, strikes
-from ops_pipelines_lab.whatif.training import Training, Wait
-from ops_pipelines_lab.whatif.troubles import Entry, Event, Trouble
+from ops_pipelines_lab.whatif.fault_mix import Entry, Event, Group, Scenario, Silent, Strike, Trouble, strikes
+from ops_pipelines_lab.whatif.measured import NOTHING, Duration, Exponential, Fixed, Measured, Sign, Verdict
+from ops_pipelines_lab.whatif.training import Cause, RunResult, Training, Wait, WorkClock, best_regime, result_of
+
+
+class NodePool:
+    """Nodes by where they are. A seat of the job that no spare could fill stays vacant: then the job cannot start."""
+
+    def __init__(self, names: Sequence[NodeName], *, job_node_count: int) -> None:
+        self.job_nodes: list[NodeName] = list(names[:job_node_count])
+        self._spares = deque(names[job_node_count:])
+        self._away: set[NodeName] = set()
+        self._seat_count = job_node_count
+
+    @property
+    def vacant_count(self) -> int:
+        """Seats of the job without a node."""
+        return self._seat_count - len(self.job_nodes)
+
+    @property
+    def spare_count(self) -> int:
+        return len(self._spares)
+
+    @property
+    def away_count(self) -> int:
+        return len(self._away)
+
+    def holds(self, node: NodeName) -> bool:
+        return node in self.job_nodes
+
+    def at(self, seat: float) -> NodeName:
+        """Return the job's node at a place from 0 to 1."""
+        return self.job_nodes[min(int(seat * len(self.job_nodes)), len(self.job_nodes) - 1)]
+
+    def send_away(self, nodes: Collection[NodeName]) -> tuple[NodeName, ...]:
+        """Take nodes out of the job, to be repaired; return the spares that took their places."""
+        for node in nodes:
+            self.job_nodes.remove(node)
+            self._away.add(node)
+        return self._fill()
+
+    def take_back(self, node: NodeName) -> tuple[NodeName, ...]:
+        """A node is repaired: it is a spare, or takes a vacant seat at once; return who took a seat."""
+        self._away.remove(node)
+        self._spares.append(node)
+        return self._fill()
+
+    def _fill(self) -> tuple[NodeName, ...]:
+        taken: list[NodeName] = []
+        while self.vacant_count and self._spares:
+            spare = self._spares.popleft()
+            self.job_nodes.append(spare)
+            taken.append(spare)
+        return tuple(taken)
+
 
 _LAUNCHER_NOTICES = Fixed(30.0)
 """A job whose process died is over after Slurm's KillWait; then its launcher puts it back into the queue by itself."""

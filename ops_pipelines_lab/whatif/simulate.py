@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ops_pipelines_lab.whatif.fault_mix import Scenario
-    from ops_pipelines_lab.whatif.run_result import Summary
     from ops_pipelines_lab.whatif.simulation import Progress, Simulation
+    from ops_pipelines_lab.whatif.training import Summary
 
 _SAID = "simulated, parameters sourced"
 _MOST_GPUS, _MOST_DAYS, _MOST_SEEDS = 131_072, 366, 10_000

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ops_pipelines.core.plan import Rules
-from ops_pipelines_lab.whatif.autopilot import EPOCH, cluster_of
-from ops_pipelines_lab.whatif.evidence import refuse_unknown
+from ops_pipelines_lab.whatif.autopilot import EPOCH, cluster_of, refuse_unknown
 from ops_pipelines_lab.whatif.fault_mix import TABLE, Scenario
 from ops_pipelines_lab.whatif.measured import Measured, source_of
 from ops_pipelines_lab.whatif.peers import PEERS, play
 from ops_pipelines_lab.whatif.play import play_autopilot
-from ops_pipelines_lab.whatif.run_result import RunResult, Summary, summarise
+from ops_pipelines_lab.whatif.training import RunResult, Summary, summarise
 
 FIRST_SEED = 1000
 Progress = Callable[[int, int], None]

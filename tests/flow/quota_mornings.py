@@ -24,7 +24,7 @@ from ops_pipelines.teams.contracts import Agreements, Contract
 from ops_pipelines.teams.desk import QuotaPolicy, TeamsDesk
 from ops_pipelines.teams.price import InstalledNode
 from ops_pipelines.teams.projects import Project
-from ops_pipelines_lab.simulator.quotas import SimulatedQuotas
+from ops_pipelines_lab.simulator.accounting import SimulatedQuotas
 from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, SimulatedNode, cluster_nodes
 from ops_pipelines_lab.simulator.twin import Twin
 from tests.flow.fake_store import observatory_on

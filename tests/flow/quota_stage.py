@@ -26,8 +26,8 @@ from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.teams.contracts import Agreements, Contract
 from ops_pipelines.teams.desk import QuotaPolicy, RebalanceSettings, TeamsDesk
 from ops_pipelines.teams.price import InstalledNode
+from ops_pipelines_lab.simulator.accounting import SimulatedQuotas
 from ops_pipelines_lab.simulator.adapters import SimulatedFleet, SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
-from ops_pipelines_lab.simulator.quotas import SimulatedQuotas
 from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
 from ops_pipelines_lab.simulator.twin import Twin
 from tests.ports import quota_samples

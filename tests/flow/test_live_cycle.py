@@ -23,8 +23,8 @@ from ops_pipelines.observe.live_cycle import CycleReport, begin_window, next_gri
 from ops_pipelines.observe.panels.panel import LOOKBACK_SECONDS, Detection, Panel
 from ops_pipelines.observe.window import LiveWindow
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
+from ops_pipelines_lab.simulator.exporter import SimulatedMetrics
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
-from ops_pipelines_lab.simulator.layers import SimulatedMetrics
 from tests.flow.fake_store import FakeExporters, FakeLogs, FakeStore, NoScheduler, Point, observatory_on
 from tests.ports.lake_samples import cells
 from tests.scenarios.small_autopilot import SmallAutopilot

@@ -21,7 +21,7 @@ from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines_lab.simulator.accounting import SimulatedAccounting
 from ops_pipelines_lab.simulator.scenario import JobSpec
-from ops_pipelines_lab.simulator.settings import SimulatedSettings
+from ops_pipelines_lab.simulator.twin import SimulatedSettings
 from tests.flow.cost_stage import CostLedger, RowsLake
 from tests.flow.placement_stage import DAY, END, GANG, NAMES, SMALL, Limits, Silent, at, attempt, desk_of
 from tests.flow.review_stage import stage

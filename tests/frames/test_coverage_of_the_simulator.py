@@ -10,8 +10,8 @@ from ops_pipelines.lake.metrics.pages import combine, read_page
 from ops_pipelines.lake.node_names import NodeNames
 from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES
 from ops_pipelines.observe.coverage import list_missing, measure_coverage
+from ops_pipelines_lab.simulator.exporter import SimulatedMetrics
 from ops_pipelines_lab.simulator.journal import FaultKind
-from ops_pipelines_lab.simulator.layers import SimulatedMetrics
 from tests.simulator.small_cluster import GPU1, GPU3, TRAINING, SmallCluster
 
 STEP = timedelta(minutes=5)

@@ -9,7 +9,7 @@ from ops_pipelines.efficiency.verdicts import read_efficiency
 from ops_pipelines.lake.metrics.pages import combine, read_page
 from ops_pipelines.lake.node_names import NodeNames
 from ops_pipelines.lake.schema import TABLES
-from ops_pipelines_lab.simulator.layers import SimulatedMetrics
+from ops_pipelines_lab.simulator.exporter import SimulatedMetrics
 from ops_pipelines_lab.simulator.load import Load
 from tests.simulator.small_cluster import SESSION, TRAINING, SmallCluster
 

@@ -4,14 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines_lab.drills.documented_steps import (
-    INSTALL,
-    START_GUARD,
-    DocumentedStepError,
-    at,
-    step,
-    unit_command,
-)
+from ops_pipelines_lab.drills.stack import INSTALL, START_GUARD, DocumentedStepError, at, step, unit_command
 
 _PAGE = """\
 Text with `tool run --in-text`.

@@ -12,10 +12,18 @@ from ops_pipelines.quotas.apply import preview
 from ops_pipelines.quotas.daily_work import make_proposal
 from ops_pipelines.resources.config.teams_file import read_teams
 from ops_pipelines_lab.drills.daemon_processes import wait_until
+from ops_pipelines_lab.drills.lab_configuration import (
+    CAP,
+    GUARANTEE,
+    PLATFORM,
+    PRODUCT,
+    TEAMS,
+    old_limits,
+    pretend_labs_past,
+)
 from ops_pipelines_lab.drills.lab_drill import choose_acts
-from ops_pipelines_lab.drills.lab_half_way import sacctmgr_program
+from ops_pipelines_lab.drills.lab_quotas import sacctmgr_program
 from ops_pipelines_lab.drills.lab_stage import DrillError
-from ops_pipelines_lab.drills.lab_teams import CAP, GUARANTEE, PLATFORM, PRODUCT, TEAMS, old_limits, pretend_labs_past
 from tests.flow.quota_mornings import LIMITS, TODAY, Past, QuotaStage
 from tests.flow.quota_mornings import TEAMS as EARLIER_TEAMS
 

@@ -31,18 +31,17 @@ from ops_pipelines.rollouts.orders import go_on, plan_release, start_release
 from ops_pipelines.wiring import assemble
 from ops_pipelines_lab.drills import lab, lab_hardware
 from ops_pipelines_lab.drills.daemon_processes import wait_until
-from ops_pipelines_lab.drills.lab_configuration import cluster_settings
-from ops_pipelines_lab.drills.lab_hardware import SERVE, SLURM_DIRECTORY, TWIN_DIRECTORY, socket_of
-from ops_pipelines_lab.drills.lab_node import BAD_KERNEL, FIRST_KERNEL, GOOD_KERNEL, NodeDisk, main
-from ops_pipelines_lab.drills.lab_rollout_jobs import AccountedJob, find_lost_jobs, read_accounting
-from ops_pipelines_lab.drills.lab_rollout_judge import most_out
-from ops_pipelines_lab.drills.lab_versions import (
+from ops_pipelines_lab.drills.lab_configuration import (
     BAD_RELEASE,
     GOOD_RELEASE,
     MODEL,
+    cluster_settings,
     versioned_nodes,
     write_releases,
 )
+from ops_pipelines_lab.drills.lab_hardware import SERVE, SLURM_DIRECTORY, TWIN_DIRECTORY, socket_of
+from ops_pipelines_lab.drills.lab_node import BAD_KERNEL, FIRST_KERNEL, GOOD_KERNEL, NodeDisk, main
+from ops_pipelines_lab.drills.lab_rollout_judge import AccountedJob, find_lost_jobs, most_out, read_accounting
 from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster
 from ops_pipelines_lab.simulator.adapters import SimulatedTelemetry
 from ops_pipelines_lab.simulator.scenario import lab_scenario

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.sources import Query
-from ops_pipelines_lab.simulator.layers import SimulatedMetrics
+from ops_pipelines_lab.simulator.exporter import SimulatedMetrics
 from tests.ports.metrics_contract import MetricsContract, MetricsWorld, newest, read
 from tests.simulator.small_cluster import SERVICE, TRAINING, SmallCluster
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.observation import JobState, Workload
 from ops_pipelines.core.proposal import TeamName
+from ops_pipelines_lab.simulator.accounting import SimulatedQuotas
 from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
-from ops_pipelines_lab.simulator.quotas import SimulatedQuotas
 from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
 from ops_pipelines_lab.simulator.twin import Twin
 from tests.ports.quotas_contract import HeldJobsContract, HeldJobsWorld, QuotasContract, QuotasWorld, limit, limits

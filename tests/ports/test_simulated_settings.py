@@ -10,8 +10,7 @@ from ops_pipelines.core.scheduler import SchedulerSettings
 from ops_pipelines.resources.commands import CommandAnswer
 from ops_pipelines.resources.slurm.quotas import SlurmSettings
 from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, Scenario, cluster_nodes
-from ops_pipelines_lab.simulator.settings import SimulatedSettings
-from ops_pipelines_lab.simulator.twin import Twin
+from ops_pipelines_lab.simulator.twin import SimulatedSettings, Twin
 from tests.ports.scheduler_settings_contract import SchedulerSettingsContract, SettingsWorld
 from tests.simulator.fake_clock import FakeClock
 

@@ -10,7 +10,7 @@ from ops_pipelines.core.observation import DETECTOR_SOURCE, Observation, Signal
 from ops_pipelines_lab.simulator.adapters import SimulatedLogs, SimulatedScheduler
 from ops_pipelines_lab.simulator.commands import ImpossibleFaultError
 from ops_pipelines_lab.simulator.course import Course, Cure
-from ops_pipelines_lab.simulator.defects import HAVE_COURSES
+from ops_pipelines_lab.simulator.faults import HAVE_COURSES
 from ops_pipelines_lab.simulator.hardware import slot_address
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.safety.border import PROBLEMS

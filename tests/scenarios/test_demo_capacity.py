@@ -12,11 +12,10 @@ from ops_pipelines.capacity.reporting import keep_report, report_quarter
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble, assemble_observatory, assemble_teams_desk
-from ops_pipelines_lab.drills.demand_past import pretend_past, pretend_year
-from ops_pipelines_lab.drills.demo_capacity import capacity_commands, capacity_line, quarter_run
 from ops_pipelines_lab.drills.demo_quotas import PAST, with_limits
 from ops_pipelines_lab.drills.demo_rollout import with_racks
-from ops_pipelines_lab.drills.demo_setup import write_configuration
+from ops_pipelines_lab.drills.demo_setup import capacity_commands, capacity_line, quarter_run, write_configuration
+from ops_pipelines_lab.drills.recorded_past import pretend_past, pretend_year
 from ops_pipelines_lab.simulator.scenario import demo_scenario
 from ops_pipelines_lab.simulator.twin import Twin
 from tests.simulator.fake_clock import FakeClock

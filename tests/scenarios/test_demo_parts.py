@@ -20,13 +20,12 @@ from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.terminal.approval import SentForm, show_plan, take_yes
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble
-from ops_pipelines_lab.drills.browser import Shown
-from ops_pipelines_lab.drills.demo_consent import PERSON, consent_part
-from ops_pipelines_lab.drills.demo_endless import break_something
+from ops_pipelines_lab.drills.dagster_api import Shown
 from ops_pipelines_lab.drills.demo_evidence import Evidence, Injected, Part, leave_alone
 from ops_pipelines_lab.drills.demo_ladder import HANDS, STUBBORN, TIMING
 from ops_pipelines_lab.drills.demo_pages import proposed_policy
-from ops_pipelines_lab.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE
+from ops_pipelines_lab.drills.demo_parts import ALONE, PARTS, SIDE_BY_SIDE, break_something
+from ops_pipelines_lab.drills.demo_quotas import PERSON, consent_part
 from ops_pipelines_lab.drills.demo_setup import ANSWERS_FILE, PROPOSED_FILE, clear, write_configuration
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from ops_pipelines_lab.simulator.scenario import (

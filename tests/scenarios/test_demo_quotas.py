@@ -15,8 +15,7 @@ from ops_pipelines.quotas.daily_work import Outcome, carry_out_proposal, make_pr
 from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble, assemble_observatory, assemble_teams_desk
-from ops_pipelines_lab.drills.browser import Shown
-from ops_pipelines_lab.drills.demand_past import pretend_past
+from ops_pipelines_lab.drills.dagster_api import Shown
 from ops_pipelines_lab.drills.demo_evidence import Evidence
 from ops_pipelines_lab.drills.demo_quotas import (
     LIMITS,
@@ -30,9 +29,10 @@ from ops_pipelines_lab.drills.demo_quotas import (
 )
 from ops_pipelines_lab.drills.demo_rollout import with_racks
 from ops_pipelines_lab.drills.demo_setup import QUOTA_ANSWER_FILE, write_configuration
+from ops_pipelines_lab.drills.recorded_past import pretend_past
+from ops_pipelines_lab.simulator.accounting import SimulatedQuotas
 from ops_pipelines_lab.simulator.ground_truth import read_progress
 from ops_pipelines_lab.simulator.journal import FaultKind
-from ops_pipelines_lab.simulator.quotas import SimulatedQuotas
 from ops_pipelines_lab.simulator.scenario import demo_scenario
 from ops_pipelines_lab.simulator.twin import Twin
 from tests.simulator.fake_clock import BEGINNING, FakeClock

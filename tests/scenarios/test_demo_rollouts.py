@@ -15,9 +15,8 @@ from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.rollouts.cycle import advance_rollouts
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble
 from ops_pipelines_lab.drills.demo_evidence import Part, leave_alone
-from ops_pipelines_lab.drills.demo_releases import BAD, BAD_RACK, GOOD, GOOD_RACK, with_rack_lines
 from ops_pipelines_lab.drills.demo_rollout import BAD_PART, GOOD_PART, most_at_once, rollout_commands, with_racks
-from ops_pipelines_lab.drills.demo_setup import write_configuration
+from ops_pipelines_lab.drills.demo_setup import BAD, BAD_RACK, GOOD, GOOD_RACK, with_rack_lines, write_configuration
 from ops_pipelines_lab.drills.stack import StackError
 from ops_pipelines_lab.simulator.scenario import cluster_nodes, demo_scenario
 from ops_pipelines_lab.simulator.twin import Twin

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ops_pipelines_lab.drills.dagster_api import DagsterApi, DagsterApiError, RunState
-from ops_pipelines_lab.drills.demo_ui_runs import LOOK_AT_VERSIONS, REBALANCE, SET_QUOTAS, InTurn, UiRuns
+from ops_pipelines_lab.drills.demo_pages import LOOK_AT_VERSIONS, REBALANCE, SET_QUOTAS, InTurn, UiRuns
 
 
 class FakeApi(DagsterApi):

@@ -19,7 +19,7 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.definitions import defs as load_definitions
 from ops_pipelines.resources.lake.query import query
 from ops_pipelines_lab.drills.dagster_api import ENDED, RunState
-from ops_pipelines_lab.drills.lake_fill import ASSETS
+from ops_pipelines_lab.drills.recorded_past import ASSETS
 from tests.lab.browser import Browser
 from tests.lab.metrics_servers import start_prometheus, start_victoria_metrics
 from tests.scenarios import ui_stage as stage

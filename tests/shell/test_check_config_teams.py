@@ -11,7 +11,7 @@ from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.slurm.quotas import SlurmQuotas
 from ops_pipelines.teams.desk import LimitsOn, NoTeams
 from ops_pipelines.wiring import assemble_observatory, assemble_teams_desk, open_quotas, open_teams_desk
-from ops_pipelines_lab.simulator.quotas import SimulatedQuotas
+from ops_pipelines_lab.simulator.accounting import SimulatedQuotas
 from tests.shell.desk import CLUSTER_YAML, Desk
 
 ROOT = Path(__file__).parents[2]

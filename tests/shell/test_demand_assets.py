@@ -15,8 +15,8 @@ from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.teams.contracts import Agreements, Contract
 from ops_pipelines_lab.simulator.accounting import SimulatedAccounting
 from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
+from ops_pipelines_lab.simulator.exporter import SimulatedMetrics
 from ops_pipelines_lab.simulator.journal import EntryKind
-from ops_pipelines_lab.simulator.layers import SimulatedMetrics
 from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, JobSpec, Scenario, cluster_nodes
 from ops_pipelines_lab.simulator.twin import Twin
 from tests.flow.fake_store import observatory_on, topology_of

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from ops_pipelines_lab.drills.browser import open_page
+from ops_pipelines_lab.drills.dagster_api import open_page
 from ops_pipelines_lab.drills.stack import port_beside
 
 

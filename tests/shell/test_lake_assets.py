@@ -14,7 +14,7 @@ from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines_lab.simulator.accounting import SimulatedAccounting
 from ops_pipelines_lab.simulator.adapters import SimulatedLogs, SimulatedScheduler
-from ops_pipelines_lab.simulator.layers import SimulatedMetrics
+from ops_pipelines_lab.simulator.exporter import SimulatedMetrics
 from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, Scenario, cluster_nodes
 from ops_pipelines_lab.simulator.twin import Twin
 from tests.flow.fake_store import FakeStore, Point, observatory_on, topology_of

@@ -12,7 +12,7 @@ from ops_pipelines import cli
 from ops_pipelines.core.observation import Checkpointing, Workload
 from ops_pipelines.terminal.edge import ExitCode
 from ops_pipelines_lab.simulator.scenario import JobSpec
-from ops_pipelines_lab.simulator.settings import SimulatedSettings
+from ops_pipelines_lab.simulator.twin import SimulatedSettings
 from tests.flow.quota_mornings import LIMITS, MORNING, SCIENCE, QuotaStage, row_of
 from tests.shell.desk import HOSTILE, ME, Answer
 

@@ -12,7 +12,7 @@ from ops_pipelines.core.release import Activation, Artifact, Change, Component, 
 from ops_pipelines.core.rollout import Direction, InstallOrder, InstallState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines_lab.simulator.adapters import simulated_ports
-from ops_pipelines_lab.simulator.layers import readings_of_node
+from ops_pipelines_lab.simulator.exporter import readings_of_node
 from ops_pipelines_lab.simulator.scenario import Scenario, cluster_nodes, scenario_from_plain, scenario_to_plain
 from ops_pipelines_lab.simulator.twin import Twin
 from ops_pipelines_lab.simulator.versions import ComponentVersion, ReleaseFault, ReleaseTrouble

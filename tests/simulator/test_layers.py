@@ -11,8 +11,8 @@ import pytest
 
 from ops_pipelines.lake.quantities import Kind, read_quantities
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
+from ops_pipelines_lab.simulator.exporter import SimulatedMetrics
 from ops_pipelines_lab.simulator.journal import FaultKind
-from ops_pipelines_lab.simulator.layers import SimulatedMetrics
 from ops_pipelines_lab.simulator.load import SHAPES, Load, Meter
 from ops_pipelines_lab.simulator.scenario import JobSpec
 from ops_pipelines_lab.simulator.twin import Twin

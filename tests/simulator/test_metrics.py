@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines_lab.simulator.exposition import write
-from ops_pipelines_lab.simulator.gpu_activity import ACTIVITY_METRICS, gpu_readings
 from ops_pipelines_lab.simulator.journal import FaultKind
 from ops_pipelines_lab.simulator.load import Load, Meter
-from ops_pipelines_lab.simulator.metrics import METRICS, values_of
+from ops_pipelines_lab.simulator.metrics import ACTIVITY_METRICS, METRICS, gpu_readings, values_of
+from ops_pipelines_lab.simulator.node_metrics import write
 from tests.simulator.fake_clock import BEGINNING
 from tests.simulator.small_cluster import GPU1, GPU4, TRAINING, SmallCluster
 

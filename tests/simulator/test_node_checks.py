@@ -11,7 +11,7 @@ from ops_pipelines.core.node_tests import GPU_COUNT, CheckState, NodeCheck, Suit
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines_lab.simulator.course import Course, Cure
-from ops_pipelines_lab.simulator.defects import USUAL_COURSES
+from ops_pipelines_lab.simulator.faults import USUAL_COURSES
 from ops_pipelines_lab.simulator.journal import FaultKind
 from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, Scenario, cluster_nodes
 from ops_pipelines_lab.simulator.twin import Twin

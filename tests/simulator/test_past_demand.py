@@ -11,7 +11,7 @@ import pytest
 from ops_pipelines.lake.quality.expectations import expectations_of
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines_lab.drills.demand_past import pretend_past
+from ops_pipelines_lab.drills.recorded_past import pretend_past
 from ops_pipelines_lab.simulator.past_demand import DEMO_PLAN, PastPlan, Row, past_demand
 from tests.ports.lake_samples import cells
 

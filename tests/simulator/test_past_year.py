@@ -14,10 +14,17 @@ from ops_pipelines.capacity.believed_rows import believe_rows
 from ops_pipelines.capacity.model import Resource, SeriesKey
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines_lab.drills.demand_past import pretend_past, pretend_year
 from ops_pipelines_lab.drills.demo_quotas import PAST
-from ops_pipelines_lab.simulator.past_demand import Row, past_demand
-from ops_pipelines_lab.simulator.past_year import DEMO_YEAR, TeamYear, YearPlan, site_in, year_of_demand
+from ops_pipelines_lab.drills.recorded_past import pretend_past, pretend_year
+from ops_pipelines_lab.simulator.past_demand import (
+    DEMO_YEAR,
+    Row,
+    TeamYear,
+    YearPlan,
+    past_demand,
+    site_in,
+    year_of_demand,
+)
 from tests.ports.lake_samples import cells
 
 END = datetime(2026, 11, 20, 9, tzinfo=UTC)

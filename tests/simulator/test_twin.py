@@ -19,13 +19,12 @@ from ops_pipelines.core.identity import ActionKey, JobId, NodeName, PciAddress
 from ops_pipelines.core.sources import SourceError, SourceRefused
 from ops_pipelines_lab.simulator.adapters import SimulatedLogs, SimulatedScheduler, SimulatedTelemetry
 from ops_pipelines_lab.simulator.commands import ImpossibleFaultError
-from ops_pipelines_lab.simulator.consistency import ImpossibleStateError, check_consistency
 from ops_pipelines_lab.simulator.course import Course, Cure
-from ops_pipelines_lab.simulator.defects import HAVE_COURSES
+from ops_pipelines_lab.simulator.faults import HAVE_COURSES
 from ops_pipelines_lab.simulator.hardware import PCI_BUSES
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from ops_pipelines_lab.simulator.scenario import SHORT_DURATIONS, Arrivals, Bug, Scenario, cluster_nodes, demo_scenario
-from ops_pipelines_lab.simulator.twin import Twin, TwinError
+from ops_pipelines_lab.simulator.twin import ImpossibleStateError, Twin, TwinError, check_consistency
 from tests.simulator.fake_clock import FakeClock
 from tests.simulator.small_cluster import GPU1, GPU2, SESSION, TRAINING, SmallCluster
 

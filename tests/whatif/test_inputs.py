@@ -11,13 +11,18 @@ from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName
 from ops_pipelines.core.policy import Mode, PolicyError
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.config.policy_file import read_borrowed_policy
-from ops_pipelines_lab.whatif.autopilot import EPOCH, cluster_of
-from ops_pipelines_lab.whatif.draws import Fixed
-from ops_pipelines_lab.whatif.evidence import refuse_unknown
+from ops_pipelines_lab.whatif.autopilot import EPOCH, cluster_of, refuse_unknown
 from ops_pipelines_lab.whatif.fault_mix import Group, read_scenario
-from ops_pipelines_lab.whatif.measured import NOTHING, Sign, Verdict, read_measured
-from ops_pipelines_lab.whatif.node_pool import NodePool
-from ops_pipelines_lab.whatif.pace import seconds_held, seconds_until_hold
+from ops_pipelines_lab.whatif.measured import (
+    NOTHING,
+    Fixed,
+    Sign,
+    Verdict,
+    read_measured,
+    seconds_held,
+    seconds_until_hold,
+)
+from ops_pipelines_lab.whatif.play import NodePool
 from ops_pipelines_lab.whatif.simulation import assumptions_changed
 
 LARGE = Path(__file__).parents[2] / "deploy" / "policy-large-training.yaml"

@@ -6,11 +6,10 @@ import pytest
 
 from ops_pipelines.core.policy import BlastCaps, Mode, Policy
 from ops_pipelines_lab.whatif import peers
-from ops_pipelines_lab.whatif.clock_of_work import Cause
 from ops_pipelines_lab.whatif.fault_mix import FaultKind, Group, Scenario, Silent
 from ops_pipelines_lab.whatif.measured import NOTHING, Measured, Verdict
 from ops_pipelines_lab.whatif.play import play_autopilot
-from ops_pipelines_lab.whatif.run_result import RunResult, summarise
+from ops_pipelines_lab.whatif.training import Cause, RunResult, summarise
 from tests.whatif.small_world import ROOMY, rules_for, small_measured, small_scenario
 
 

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.rollout import IN_HAND, NodeStage
-from ops_pipelines_lab.whatif.lifecycle import controller, fleet_seen, gate_record, hands, peers
+from ops_pipelines_lab.whatif.lifecycle import controller, hands
+from ops_pipelines_lab.whatif.lifecycle import hands as fleet_seen
+from ops_pipelines_lab.whatif.lifecycle import hands as gate_record
+from ops_pipelines_lab.whatif.lifecycle import trials as peers
 from ops_pipelines_lab.whatif.lifecycle.controller import OurRollout
-from ops_pipelines_lab.whatif.lifecycle.gate_record import GateRecord, name_of, number_of
+from ops_pipelines_lab.whatif.lifecycle.hands import GateRecord, name_of, number_of
 from ops_pipelines_lab.whatif.lifecycle.scenario import policy_of, read_scenarios
 from ops_pipelines_lab.whatif.lifecycle.world import DAY, World
 from tests.whatif.small_cluster import NODE_COUNT, rolled_out, small_site, world_of

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines_lab.whatif.lifecycle.jobs import Job, JobMix
-from ops_pipelines_lab.whatif.lifecycle.partition import QUEUE_LENGTH, Partition
 from ops_pipelines_lab.whatif.lifecycle.scenario import read_site
+from ops_pipelines_lab.whatif.lifecycle.work import QUEUE_LENGTH, Job, JobMix, Partition
 
 CAP = 4
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ops_pipelines_lab.whatif.lifecycle.outcome import Outcome
-from ops_pipelines_lab.whatif.lifecycle.peers import PEERS, Course, PeerRollout
+from ops_pipelines_lab.whatif.lifecycle.controller import Outcome
 from ops_pipelines_lab.whatif.lifecycle.scenario import read_scenarios
+from ops_pipelines_lab.whatif.lifecycle.trials import PEERS, Course, PeerRollout
 from ops_pipelines_lab.whatif.lifecycle.world import DAY
 from tests.whatif.small_cluster import NODE_COUNT, world_of
 

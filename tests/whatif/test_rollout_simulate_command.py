@@ -7,9 +7,9 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from ops_pipelines_lab.whatif.lifecycle.peers import PEERS
 from ops_pipelines_lab.whatif.lifecycle.scenario import read_scenarios
 from ops_pipelines_lab.whatif.lifecycle.simulate import ScenarioName, rollout_simulate
+from ops_pipelines_lab.whatif.lifecycle.trials import PEERS
 
 RATIOS = ("touched_ratio_when_stopped", "false_stop_ratio", "rolled_back_ratio")
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines_lab.whatif.lifecycle.peers import PEERS
 from ops_pipelines_lab.whatif.lifecycle.scenario import Scenario, policy_of, read_scenarios
 from ops_pipelines_lab.whatif.lifecycle.trials import (
     FIRST_SEED,
     OURS,
+    PEERS,
     Trial,
     percentile,
     play_trial,

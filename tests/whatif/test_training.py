@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines_lab.whatif.checkpoints import CheckpointRegime, best_interval, best_regime
-from ops_pipelines_lab.whatif.clock_of_work import Cause, WorkClock
-from ops_pipelines_lab.whatif.training import Training, Wait
+from ops_pipelines_lab.whatif.training import (
+    Cause,
+    CheckpointRegime,
+    Training,
+    Wait,
+    WorkClock,
+    best_interval,
+    best_regime,
+)
 
 REGIME = CheckpointRegime(interval_seconds=99.0, block_seconds=1.0, save_seconds=50.0)
 

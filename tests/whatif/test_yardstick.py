@@ -7,10 +7,9 @@ from types import ModuleType
 import pytest
 
 from ops_pipelines_lab.whatif import peers
-from ops_pipelines_lab.whatif.checkpoints import BLOCK_SECONDS, SAVE_SECONDS, best_regime
 from ops_pipelines_lab.whatif.fault_mix import Group, read_scenario
 from ops_pipelines_lab.whatif.play import play_autopilot
-from ops_pipelines_lab.whatif.run_result import summarise
+from ops_pipelines_lab.whatif.training import BLOCK_SECONDS, SAVE_SECONDS, best_regime, summarise
 from tests.whatif import yardstick
 from tests.whatif.small_world import rules_for, small_measured, small_scenario
 

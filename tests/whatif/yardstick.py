@@ -17,11 +17,9 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import NO_NODE
 from ops_pipelines.core.plan import Rules
 from ops_pipelines_lab.whatif import peers
-from ops_pipelines_lab.whatif.autopilot import EPOCH, JOB, new_autopilot
-from ops_pipelines_lab.whatif.evidence import observe
+from ops_pipelines_lab.whatif.autopilot import EPOCH, JOB, new_autopilot, observe
 from ops_pipelines_lab.whatif.fault_mix import FaultKind, Group, Scenario
-from ops_pipelines_lab.whatif.measured import NOTHING, Case, Measured, Verdict
-from ops_pipelines_lab.whatif.pace import seconds_held, seconds_until_hold
+from ops_pipelines_lab.whatif.measured import NOTHING, Case, Measured, Verdict, seconds_held, seconds_until_hold
 
 SCRIPT = Path(__file__).parents[2].resolve().parent / "shared" / "yardstick" / "ettr_sim.py"
 _LAUNCHER_SECONDS, _NODE_DOWN_SECONDS = 30.0, 300.0

@@ -1,6 +1,6 @@
 """The scheduler of a recorded day: who runs where, who ends how, which nodes are drained, down and back.
 
-A loop over events in time. What an attempt looks like is `render`'s business; faults come from `faults` and use
+A loop over events in time. What an attempt looks like is `render`'s business; faults come from `make` and use
 `kill`, `take_out` and the free lists here. Nothing here knows the truth.
 Long, because starting, ending, draining and filling change one state.
 """
@@ -14,12 +14,11 @@ from numpy.random import Generator
 
 from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
-from ops_pipelines_lab.simulator.replay import pauses, texts
-from ops_pipelines_lab.simulator.replay.canvas import Brush, Canvas
-from ops_pipelines_lab.simulator.replay.day import PauseKind, Repair
-from ops_pipelines_lab.simulator.replay.fleet import Fleet
+from ops_pipelines_lab.simulator.replay import jobs as pauses
+from ops_pipelines_lab.simulator.replay import texts
+from ops_pipelines_lab.simulator.replay.day import Brush, Canvas, Fleet, PauseKind, Repair
 from ops_pipelines_lab.simulator.replay.jobs import NEVER, Attempt, Program, draw_duration, draw_program, draw_state
-from ops_pipelines_lab.simulator.replay.scribe import Scribe
+from ops_pipelines_lab.simulator.replay.texts import Scribe
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 _KINDS = (Workload.TRAINING, Workload.INFERENCE, Workload.BATCH, Workload.INTERACTIVE)
@@ -195,7 +194,7 @@ class Cluster:
             program, nodes = attempt.program, self.free_nodes()
             if len(nodes) >= program.node_count:
                 duration = draw_duration(self.rng, program)
-                # Some make the same mistake once more; who fails a third time is `faults`' business.
+                # Some make the same mistake once more; who fails a third time is a fault of `make`'s.
                 again = (program.name, program.user) not in self._failed_twice and self.rng.random() < 0.4
                 self._failed_twice.add((program.name, program.user))
                 state = JobState.FAILED if again else JobState.COMPLETED

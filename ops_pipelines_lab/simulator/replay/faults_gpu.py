@@ -6,9 +6,7 @@ an Xid), NVSentinel 1748 (Xid 45 on every rank). Parts of each are missing at ra
 """
 
 from ops_pipelines_lab.simulator.replay import texts
-from ops_pipelines_lab.simulator.replay.canvas import Brush
-from ops_pipelines_lab.simulator.replay.day import FaultClass
-from ops_pipelines_lab.simulator.replay.fleet import GPUS_PER_NODE
+from ops_pipelines_lab.simulator.replay.day import GPUS_PER_NODE, Brush, FaultClass
 from ops_pipelines_lab.simulator.replay.injection import Injector, RepairTimes
 from ops_pipelines_lab.simulator.replay.jobs import NEVER, Attempt
 

@@ -10,12 +10,9 @@ from ops_pipelines.core.fault import Component, ComponentKind
 from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.observation import JobState, Workload
 from ops_pipelines_lab.simulator.replay import texts
-from ops_pipelines_lab.simulator.replay.canvas import Brush
-from ops_pipelines_lab.simulator.replay.day import FaultClass
-from ops_pipelines_lab.simulator.replay.fleet import GPUS_PER_NODE
+from ops_pipelines_lab.simulator.replay.day import GPUS_PER_NODE, Brush, FaultClass
 from ops_pipelines_lab.simulator.replay.injection import Injector
-from ops_pipelines_lab.simulator.replay.jobs import NEVER, Attempt, Freeze, Program, draw_program
-from ops_pipelines_lab.simulator.replay.looks import Look
+from ops_pipelines_lab.simulator.replay.jobs import NEVER, Attempt, Freeze, Look, Program, draw_program
 
 _SMALL = 4
 

@@ -9,8 +9,7 @@ import numpy as np
 from ops_pipelines.core.fault import Component
 from ops_pipelines.core.observation import JobState
 from ops_pipelines_lab.simulator.replay import texts
-from ops_pipelines_lab.simulator.replay.canvas import Brush
-from ops_pipelines_lab.simulator.replay.day import FaultClass
+from ops_pipelines_lab.simulator.replay.day import Brush, FaultClass
 from ops_pipelines_lab.simulator.replay.injection import Injector, RepairTimes
 from ops_pipelines_lab.simulator.replay.jobs import Attempt
 

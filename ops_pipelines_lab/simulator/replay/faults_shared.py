@@ -1,7 +1,7 @@
 """Faults of what nodes share: leaf switches, power feeds, cooling, storage. One cause, many nodes that show it.
 
 Llama 3 counts switches and cables as 8 % of interruptions; RSC and Alibaba tell of racks that fall silent together.
-Durations are assumptions. An injector returns False where another fault is too near; `faults` tries again.
+Durations are assumptions. An injector returns False where another fault is too near; `make` tries again.
 """
 
 import numpy as np
@@ -10,12 +10,9 @@ from numpy.random import Generator
 from ops_pipelines.core.fault import Component, ComponentKind
 from ops_pipelines.core.observation import JobState
 from ops_pipelines_lab.simulator.replay import texts
-from ops_pipelines_lab.simulator.replay.canvas import Brush
-from ops_pipelines_lab.simulator.replay.day import FaultClass
-from ops_pipelines_lab.simulator.replay.fleet import NODES_PER_LEAF, NODES_PER_RACK, RACKS_PER_FEED
+from ops_pipelines_lab.simulator.replay.day import NODES_PER_LEAF, NODES_PER_RACK, RACKS_PER_FEED, Brush, FaultClass
 from ops_pipelines_lab.simulator.replay.injection import Injector, Window
-from ops_pipelines_lab.simulator.replay.jobs import Attempt, Freeze
-from ops_pipelines_lab.simulator.replay.looks import Look
+from ops_pipelines_lab.simulator.replay.jobs import Attempt, Freeze, Look
 
 LONGEST_SECONDS = 4200.0
 """No wide fault lasts longer, with the return of its nodes."""

@@ -14,13 +14,10 @@ from ops_pipelines.core.fault import Component
 from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.observation import JobState
 from ops_pipelines_lab.simulator.replay import texts
-from ops_pipelines_lab.simulator.replay.canvas import Brush, Canvas
 from ops_pipelines_lab.simulator.replay.cluster import Cluster
-from ops_pipelines_lab.simulator.replay.day import FaultClass, Truth
-from ops_pipelines_lab.simulator.replay.fleet import GPUS_PER_NODE, Fleet
-from ops_pipelines_lab.simulator.replay.jobs import NEVER, Attempt, Freeze
-from ops_pipelines_lab.simulator.replay.looks import Look
-from ops_pipelines_lab.simulator.replay.scribe import Scribe
+from ops_pipelines_lab.simulator.replay.day import GPUS_PER_NODE, Brush, Canvas, FaultClass, Fleet, Truth
+from ops_pipelines_lab.simulator.replay.jobs import NEVER, Attempt, Freeze, Look
+from ops_pipelines_lab.simulator.replay.texts import Scribe
 
 APART_SECONDS = 3600.0
 """Between two faults of one node or job."""

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ops_pipelines_lab.simulator.replay.canvas import Canvas
-from ops_pipelines_lab.simulator.replay.jobs import Attempt
-from ops_pipelines_lab.simulator.replay.pauses import line_times
+from ops_pipelines_lab.simulator.replay.day import Canvas
+from ops_pipelines_lab.simulator.replay.jobs import Attempt, line_times
 
 
 def render_jobs(

@@ -1,9 +1,9 @@
 """From what happened to what the sensors showed: all matrices of a recorded day.
 
-Looks come from `looks`, single events from the `canvas`; here are noise, waves, heat, counters and their restarts, and
-samples that are missing. Vectorised over whole days: a matrix of 2,048 GPUs is 47 MB, so temporaries are reused, and
-columns that nobody touched share one matrix. All matrices are read-only. Long, because one layer feeds the next:
-power heats, heat throttles, fans follow, and all of it hangs on who runs where.
+Looks come from `jobs`, single events from the canvas of `day`; here are noise, waves, heat, counters and their
+restarts, and samples that are missing. Vectorised over whole days: a matrix of 2,048 GPUs is 47 MB, so temporaries are
+reused, and columns that nobody touched share one matrix. All matrices are read-only. Long, because one layer feeds the
+next: power heats, heat throttles, fans follow, and all of it hangs on who runs where.
 """
 
 from dataclasses import dataclass, field
@@ -14,13 +14,10 @@ from numpy.typing import NDArray
 
 from ops_pipelines.core.observation import NO_NODE, Workload
 from ops_pipelines.observe.panels.panel import Layer, Numbers, Panel, Part
-from ops_pipelines_lab.simulator.replay.canvas import Brush, Canvas
 from ops_pipelines_lab.simulator.replay.cluster import Cluster
-from ops_pipelines_lab.simulator.replay.fleet import GPUS_PER_NODE, PORTS_PER_NODE, Fleet
+from ops_pipelines_lab.simulator.replay.day import GPUS_PER_NODE, PORTS_PER_NODE, Brush, Canvas, Fleet
 from ops_pipelines_lab.simulator.replay.job_columns import render_jobs
-from ops_pipelines_lab.simulator.replay.jobs import Attempt
-from ops_pipelines_lab.simulator.replay.looks import Look, table
-from ops_pipelines_lab.simulator.replay.pauses import paint_rest
+from ops_pipelines_lab.simulator.replay.jobs import Attempt, Look, paint_rest, table
 
 Matrix = NDArray[np.float32]
 _WIDTHS = {"gpus": GPUS_PER_NODE, "ports": PORTS_PER_NODE, "disks": 2, "nodes": 1}

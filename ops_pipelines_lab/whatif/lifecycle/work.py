@@ -1,16 +1,232 @@
-"""Jobs on nodes: which node is idle, who runs where, what a failure or a drain does to them, and what is lost.
+"""Jobs on nodes of the simulated cluster: which node is idle, who runs where, which job of a partition starts next,
+what a failure or a drain does to them, and what is lost.
 
-Which job starts next is `partition`'s; what breaks and when is `world`'s.
+Jobs are gangs of some nodes, as long as drawn. First come, first served, with backfill: behind a gang that waits for
+room starts only what is over before its room is there, or takes nodes that it will not need (Slurm: sched/backfill).
+What breaks and when is `world`'s, and so is time.
 """
 
 import math
+import random
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
 
-from ops_pipelines_lab.whatif.lifecycle.jobs import Job, JobMix
-from ops_pipelines_lab.whatif.lifecycle.nodes import MODELS, Node
-from ops_pipelines_lab.whatif.lifecycle.partition import Partition
 from ops_pipelines_lab.whatif.lifecycle.scenario import Site
+
+
+@dataclass(slots=True)
+class Job:
+    number: int
+    size: int
+    work_seconds: float
+    limit_seconds: float
+    nodes: list[int] = field(default_factory=list)
+    began_at: float = 0.0
+    resumed_from: float = 0.0
+    """Work that was saved before this attempt."""
+    attempt: int = 0
+    drained_count: int = 0
+    """Of its nodes: they will take nobody else when it ends."""
+    capped_count: int = 0
+    """Of its nodes: they will take no wide gang when it ends."""
+
+    @property
+    def ends_by(self) -> float:
+        """When it ends at the latest, as its user asked."""
+        return self.began_at + self.limit_seconds
+
+
+class JobMix:
+    """The jobs that people bring to the nodes of one model, one after the other without end."""
+
+    def __init__(self, site: Site, *, node_count: int, seed: str) -> None:
+        self._site = site
+        self._random = random.Random(seed)
+        sizes = site.sizes_of(node_count)
+        self._sizes = [size for size, _ in sizes]
+        self._weights = [sum(share for _, share in sizes[: place + 1]) for place in range(len(sizes))]
+        self._count = 0
+
+    def draw(self) -> Job:
+        """Return the next job."""
+        site, random_ = self._site, self._random
+        size = random_.choices(self._sizes, cum_weights=self._weights)[0]
+        work = min(
+            site.median_job_seconds * math.exp(site.job_sigma * random_.gauss(0, 1)),
+            site.longest_job_seconds,
+        )
+        limit = work * random_.uniform(site.shortest_limit_factor, site.longest_limit_factor)
+        self._count += 1
+        return Job(number=self._count, size=size, work_seconds=work, limit_seconds=limit)
+
+
+MODELS = ("a", "b")
+
+
+class Event(Enum):
+    JOB_END = 0
+    FAILURE = 1
+    """In the background: on this node, whatever it runs."""
+    BAD_FAILURE = 2
+    """By the new version."""
+    HANG = 3
+    REPAIRED = 4
+    VISIT_END = 5
+    CALL = 6
+    """Whoever rolls out asked to be called."""
+
+
+@dataclass(slots=True)
+class Node:
+    number: int
+    model: int
+    rack: int
+    factor: float
+    """Of its step time: above 1 it is slower than others."""
+    is_measured: bool = False
+    """Whether its runs are kept."""
+    runs: list[float] = field(default_factory=list)
+    """Seconds of a step, a value a run, since it is measured."""
+    job: Job | None = None
+    is_drained: bool = False
+    is_out: bool = False
+    """Failed, or in a visit."""
+    is_updated: bool = False
+    is_capped: bool = False
+    """Takes no wide gangs: it soaks."""
+    updated_at: float = 0.0
+    worked_seconds: float = 0.0
+    """Under jobs that are over, since it was updated."""
+    visit: int = 0
+    """How many there were: what was foreseen for another is forgotten."""
+    epoch: int = 0
+    """Grows with each change of version: what was foreseen for another is forgotten."""
+
+
+class Watcher(Protocol):
+    """Whoever rolls out, as the world tells them what happens."""
+
+    def node_free(self, number: int) -> None:
+        """A drained node has no job any more, or is repaired."""
+        ...
+
+    def visit_ended(self, number: int) -> None: ...
+
+    def node_failed(self, number: int) -> None:
+        """Something broke on a node that is not in a visit."""
+        ...
+
+    def called(self, mark: int) -> None:
+        """The time of a `call_at` has come."""
+        ...
+
+
+class Nobody:
+    """Watches a world without a rollout."""
+
+    def node_free(self, number: int) -> None: ...
+
+    def visit_ended(self, number: int) -> None: ...
+
+    def node_failed(self, number: int) -> None: ...
+
+    def called(self, mark: int) -> None: ...
+
+
+QUEUE_LENGTH = 64
+"""# Assumption: the queue never empties, and backfill looks this deep (Slurm's bf_max_job_test is 500)."""
+_End = tuple[float, int, Job]
+
+
+class Partition:
+    """Idle nodes, the queue, and when running jobs end at the latest."""
+
+    def __init__(self, mix: JobMix, *, gang_cap: int) -> None:
+        self.idle: list[int] = []
+        self.capped: set[int] = set()
+        """Nodes that take no gang wider than the cap."""
+        self._gang_cap = gang_cap
+        self._mix = mix
+        self._queue = [mix.draw() for _ in range(QUEUE_LENGTH)]
+        self._ends: list[_End] = []
+
+    def put_first(self, job: Job) -> None:
+        """Put a job back that failed: before any other."""
+        self._queue.insert(0, job)
+
+    def ended(self, job: Job) -> None:
+        """Forget a job that runs no more; its nodes are given back one by one."""
+        del self._ends[bisect_left(self._ends, (job.ends_by, job.number, job))]
+
+    def next_starts(self, now: float) -> list[tuple[Job, list[int]]]:
+        """Return which jobs start now and where; they have left the queue, and their nodes are idle no more."""
+        started: list[tuple[Job, list[int]]] = []
+        queue, cap = self._queue, self._gang_cap
+        aside = self._capped_first() if self.capped else 0
+        while self.idle and queue[0].size <= len(self.idle) - (aside if queue[0].size > cap else 0):
+            aside -= self._start(queue.pop(0), now, started, aside)
+            if not queue:
+                queue.append(self._mix.draw())
+        if self.idle:
+            self._fill_in(now, started, aside)
+        while len(queue) < QUEUE_LENGTH:
+            queue.append(self._mix.draw())
+        return started
+
+    def _fill_in(self, now: float, started: list[tuple[Job, list[int]]], aside: int) -> None:
+        """Start what does not hold up the job in front, which waits for room."""
+        queue, cap, front = self._queue, self._gang_cap, self._queue[0]
+        is_front_wide = front.size > cap
+        room, spare = self._room_for(front, aside if is_front_wide else 0)
+        left, free, place = room - now, len(self.idle), 1
+        while free:
+            # Narrow jobs may take what the wide gang in front is kept off anyway.
+            spare_narrow = spare + (aside if is_front_wide else 0)
+            for at in range(place, len(queue)):
+                job = queue[at]
+                size = job.size
+                if size > free or (job.limit_seconds > left and size > (spare if size > cap else spare_narrow)):
+                    continue
+                if size <= cap or size <= free - aside:
+                    break
+            else:
+                return
+            place = at
+            del queue[place]
+            of_capped = self._start(job, now, started, aside)
+            aside, free = aside - of_capped, free - size
+            if job.limit_seconds > left:
+                spare -= size - (of_capped if is_front_wide else 0)
+
+    def _start(self, job: Job, now: float, started: list[tuple[Job, list[int]]], aside: int) -> int:
+        """Start a job on idle nodes; return how many of them are capped."""
+        skipped, of_capped = (aside, 0) if job.size > self._gang_cap else (0, min(aside, job.size))
+        job.nodes, job.began_at, job.capped_count = self.idle[skipped : skipped + job.size], now, of_capped
+        del self.idle[skipped : skipped + job.size]
+        insort(self._ends, (job.ends_by, job.number, job))
+        started.append((job, job.nodes))
+        return of_capped
+
+    def _capped_first(self) -> int:
+        """Put capped nodes in front, so that narrow jobs leave the others to gangs; return how many there are."""
+        capped = [each for each in self.idle if each in self.capped]
+        if capped:
+            self.idle[:] = capped + [each for each in self.idle if each not in self.capped]
+        return len(capped)
+
+    def _room_for(self, job: Job, aside: int) -> tuple[float, int]:
+        """Return when a job that waits has room, by the limits of those that run, and what is left over then."""
+        size, have, is_wide = job.size, len(self.idle) - aside, job.size > self._gang_cap
+        for at, _, running in self._ends:
+            have += running.size - running.drained_count
+            if is_wide:
+                have -= running.capped_count
+            if have >= size:
+                return at, have - size
+        return math.inf, 0
 
 
 @dataclass(slots=True)

@@ -1,16 +1,14 @@
 """The cluster at work: nodes, gangs, a queue that never empties, failures, and what is lost. Event by event.
 
-Whoever rolls out (`controller`, `peers`) marks nodes and is told of what happens; the world decides nothing. The same
+Who rolls out (`controller`, `trials`) marks nodes and is notified of what happens; the world decides nothing. The same
 seed gives the same jobs, in the same order, and the same background failures, with and without a rollout.
 """
 
 import heapq
 import random
 
-from ops_pipelines_lab.whatif.lifecycle.jobs import Job
-from ops_pipelines_lab.whatif.lifecycle.nodes import Event, Nobody, Node, Watcher
 from ops_pipelines_lab.whatif.lifecycle.scenario import Scenario, Site
-from ops_pipelines_lab.whatif.lifecycle.work import Losses, Tells, Work
+from ops_pipelines_lab.whatif.lifecycle.work import Event, Job, Losses, Nobody, Node, Tells, Watcher, Work
 
 DAY = 86_400.0
 HORIZON_SECONDS = 60 * DAY
