@@ -28,7 +28,7 @@ from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.observation import Checkpointing, Workload
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.retention import RetentionSettings, retain
-from ops_pipelines.sensors.records import FLEETING_RUNS_KEPT, IDLE_TURNS_KEPT, RUNS_KEPT
+from ops_pipelines.sensors.upkeep import FLEETING_RUNS_KEPT, IDLE_TURNS_KEPT, RUNS_KEPT
 from ops_pipelines.wiring import TWIN_DIRECTORY, open_cluster, open_observatory
 from ops_pipelines_lab.drills.recorded_past import fill_lake
 from ops_pipelines_lab.drills.stack import DagsterStack, free_port, project_file

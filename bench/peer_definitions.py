@@ -2,11 +2,11 @@
 
 import dagster as dg
 
+from ops_pipelines.acting_jobs import HANDED_ON, remediate
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.definitions import ClusterPorts
 from ops_pipelines.observe.intake import take_in_conditions, take_in_logs
 from ops_pipelines.remediate.due import due_remediation
-from ops_pipelines.remediation_jobs import HANDED_ON, remediate
 from ops_pipelines.sensors.runs import hold_lease, request
 
 

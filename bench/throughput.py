@@ -26,11 +26,11 @@ from ops_pipelines.core.plan import Order, Rules
 from ops_pipelines.core.policy import BlastCaps, DrainBudget, MassEvent, Mode, Policy
 from ops_pipelines.core.sources import LogBatch, LogLine
 from ops_pipelines.observe.intake import take_in_logs
-from ops_pipelines.remediate.acts.facts import Lease
-from ops_pipelines.remediate.acts.perform import Progress, Stage
+from ops_pipelines.remediate.at_once import carry_out_together
 from ops_pipelines.remediate.guardrails.facts import drain_reason
-from ops_pipelines.remediate.plans.at_once import carry_out_together
-from ops_pipelines.remediate.plans.reflex import react
+from ops_pipelines.remediate.judgement import Lease
+from ops_pipelines.remediate.perform import Progress, Stage
+from ops_pipelines.remediate.reflex import react
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.slurm.scheduler import SlurmScheduler

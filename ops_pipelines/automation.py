@@ -3,7 +3,7 @@
 Hours are asked for by a schedule, and not by automation conditions: a condition asks for an asset once, when its
 partition is first missing, and not again after a source was silent; and it would take the running hour, which is
 materialised before it is over, for one that is there. What is missed by the day, week and month is seen by freshness
-policies (`assets.readers`) and materialised by hand.
+policies (`definitions`) and materialised by hand.
 """
 
 from collections.abc import Iterator
@@ -13,33 +13,45 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 from pydantic import Field
 
+from ops_pipelines.acting_jobs import (
+    QUOTA_JOBS,
+    REMEDIATION_JOBS,
+    ROLLOUT_JOBS,
+    ROLLOUT_SCHEDULES,
+    quota_schedule_in,
+    set_quotas_schedule,
+    shift_report_schedule,
+)
 from ops_pipelines.assets.advice import GROUP as ADVICE
-from ops_pipelines.assets.cluster_zone import names_no_teams
 from ops_pipelines.assets.costs import GROUP as COSTS
 from ops_pipelines.assets.history import GROUP as HISTORY
-from ops_pipelines.assets.hours import POOL, hour_of_key
-from ops_pipelines.assets.partitions import DAYS, HOURS, MONTHS, QUARTERS, WEEKS, first_hour
+from ops_pipelines.assets.hours import (
+    DAYS,
+    HOURS,
+    MONTHS,
+    POOL,
+    QUARTERS,
+    WEEKS,
+    first_hour,
+    hour_of_key,
+    names_no_teams,
+)
 from ops_pipelines.capacity.model import QUARTER_MONTHS, first_day_of, quarter_of
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import ApprovalWay
 from ops_pipelines.core.identity import PlanId, parse_node_name
 from ops_pipelines.core.lake import LakeKeeper
 from ops_pipelines.core.periods import week_of
-from ops_pipelines.launched_by import launched_by
 from ops_pipelines.people import orders
-from ops_pipelines.quota_jobs import QUOTA_JOBS, quota_schedule_in, set_quotas_schedule
-from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.by_hand import drain_by_hand, return_by_hand
-from ops_pipelines.remediation_jobs import REMEDIATION_JOBS, shift_report_schedule
-from ops_pipelines.rollout_jobs import ROLLOUT_JOBS, ROLLOUT_SCHEDULES
-from ops_pipelines.run_lanes import NO_RETRIES, JobKind, RunLane, tags_of
+from ops_pipelines.remediate.judgement import Lease
+from ops_pipelines.run_lanes import NO_RETRIES, JobKind, RunLane, launched_by, tags_of
 from ops_pipelines.teams.desk import TeamsDesk
 
 _HOURS_ASKED_AGAIN = 6
 """How long an hour whose source was silent is asked for again; after that, a person materialises it."""
 _SHOWS_AN_HOUR_FILLED = ("gpu_telemetry", "job_accounting", "kernel_events", "job_logs", "gpu_demand")
 """The first asset of each source, and demand: it asks the scheduler by itself, and quotas wait for it."""
-
 fill_hour = dg.define_asset_job(
     "fill_hour",
     selection=dg.AssetSelection.groups("telemetry", "jobs", "telemetry_meaning")
@@ -157,8 +169,6 @@ compare_policies = dg.define_asset_job(
     "When: by hand, before policy.yaml is changed.\n\n"
     "Changes: a page beside the state; nothing in the cluster.",
 )
-
-
 review_week = dg.define_asset_job(
     "review_week",
     selection=dg.AssetSelection.assets("weekly_review"),

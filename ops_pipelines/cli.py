@@ -134,8 +134,8 @@ def check_config(
     from ops_pipelines.core.policy import Mode
     from ops_pipelines.core.sources import SourceError
     from ops_pipelines.lake.quality.site_suites import find_suite_faults
-    from ops_pipelines.remediate.guardrails.fencing_room import find_gaps, find_objections
-    from ops_pipelines.remediate.timeliness import read_lateness
+    from ops_pipelines.remediate.ladder import find_gaps
+    from ops_pipelines.remediate.timeliness import find_objections, read_lateness
     from ops_pipelines.report.terminal import console, print_fields, print_lines
     from ops_pipelines.resources.catalogue_files import read_suite_files
     from ops_pipelines.resources.config.cluster_config import offered_means
@@ -382,8 +382,8 @@ def webserver(
     """
     import logging
 
+    from ops_pipelines.gateway import Logins, TokenFile, read_proxy_login
     from ops_pipelines.gateway import serve as serve_behind_gateway
-    from ops_pipelines.logins import Logins, TokenFile, read_proxy_login
     from ops_pipelines.resources.files import keep_private
 
     keep_private()

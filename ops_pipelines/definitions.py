@@ -1,11 +1,15 @@
 """The composition root that Dagster loads: assets, checks, sensors, jobs and schedules on one cluster's ports.
 
-The cluster is named by the environment variable OPS_PIPELINES_CLUSTER (a path to cluster.yaml), else by
-cluster.yaml in the working directory. Importing this reads neither; nothing is opened before the first run or sensor
-turn needs it.
+The cluster is named by the environment variable OPS_PIPELINES_CLUSTER (a path to cluster.yaml), else by cluster.yaml in
+the working directory. Importing this reads neither; nothing is opened before the first run or sensor turn needs it.
+
+Owners are the teams that such a site has; a site with other names changes `OWNERS`. An asset that has no row in
+`FRESHNESS` is made when something happens, or by hand, so that its age says nothing; what is late in the lake's hours
+is shown by the asset `monitoring_coverage`.
 """
 
 from collections.abc import Mapping
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -13,57 +17,65 @@ from typing import cast
 
 import dagster as dg
 
+from ops_pipelines.acting_jobs import HANDED_ON
 from ops_pipelines.assets import (
-    act,
     advice,
     capacity,
     costs,
-    daily_peaks,
-    demand,
-    fleet_versions,
     history,
-    incident_reports,
-    interruptions,
-    jobs,
-    meaning,
-    observe,
-    placement,
-    policy_comparison,
+    incident_pages,
+    loop,
     quotas,
-    remediation_page,
-    report,
+    reports,
     rollouts,
     telemetry,
-    understand,
-    verify,
-    weekly_review,
 )
-from ops_pipelines.assets.cluster_zone import cluster_file, zone_of_days
-from ops_pipelines.assets.hours import LAKE_IO
-from ops_pipelines.assets.partitions import began_at, first_hour
-from ops_pipelines.assets.pictures import describe_hours
-from ops_pipelines.assets.readers import for_readers
+from ops_pipelines.assets.hours import LAKE_IO, began_at, cluster_file, describe_hours, first_hour, zone_of_days
 from ops_pipelines.automation import JOBS, schedules_in
 from ops_pipelines.checks.data_quality import build_quality_checks, write_beside
-from ops_pipelines.checks.declared_teams import teams_are_declared
-from ops_pipelines.checks.plan_safety import plan_safety
-from ops_pipelines.checks.quota_proofs import quota_proofs
+from ops_pipelines.checks.proofs import plan_safety, quota_proofs, teams_are_declared
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.core.lake import LakeKeeper
 from ops_pipelines.core.sources import LiveCycle
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
-from ops_pipelines.remediation_jobs import HANDED_ON
 from ops_pipelines.review.replay import PolicyDesk
-from ops_pipelines.sensors.alerts import alert_sensor
+from ops_pipelines.sensors.due_runs import drained_node_sensor, remediation_sensor, rollout_sensor
 from ops_pipelines.sensors.fault import fault_sensor
-from ops_pipelines.sensors.ledger_mark import keep_seen_beside
-from ops_pipelines.sensors.live_cycle import live_cycle_sensor
-from ops_pipelines.sensors.messages import message_sensor
-from ops_pipelines.sensors.records import records_sensor
-from ops_pipelines.sensors.remediation import remediation_sensor
-from ops_pipelines.sensors.returning import drained_node_sensor
-from ops_pipelines.sensors.rollouts import rollout_sensor
+from ops_pipelines.sensors.runs import keep_seen_beside
+from ops_pipelines.sensors.upkeep import alert_sensor, live_cycle_sensor, message_sensor, records_sensor
 from ops_pipelines.teams.desk import TeamsDesk
+
+OPERATIONS, CAPACITY, ACCOUNTING = "team:cluster-operations", "team:capacity-planning", "team:cluster-accounting"
+OWNERS: Mapping[str, str] = {
+    **dict.fromkeys(("observe", "understand", "act", "verify", "report", "lifecycle", "policy", "history"), OPERATIONS),
+    **dict.fromkeys(("telemetry", "jobs", "telemetry_meaning"), OPERATIONS),
+    **dict.fromkeys(("capacity", "quotas"), CAPACITY),
+    **dict.fromkeys(("costs", "advice"), ACCOUNTING),
+}
+"""By group."""
+_HOURLY = dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=2), fail_window=timedelta(hours=4))
+_EACH_SHIFT = dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=9), fail_window=timedelta(hours=17))
+_DAILY = dg.FreshnessPolicy.time_window(warn_window=timedelta(hours=26), fail_window=timedelta(hours=50))
+_WEEKLY = dg.FreshnessPolicy.time_window(warn_window=timedelta(days=7, hours=6), fail_window=timedelta(days=9))
+_MONTHLY = dg.FreshnessPolicy.time_window(warn_window=timedelta(days=31, hours=6), fail_window=timedelta(days=33))
+FRESHNESS: Mapping[str, dg.FreshnessPolicy] = {
+    **dict.fromkeys(("monitoring_coverage", "gpu_efficiency", "fleet_versions"), _HOURLY),
+    "shift_report": _EACH_SHIFT,
+    **dict.fromkeys(("gpu_demand_daily", "gpu_quotas", "chargeback", "placement_report"), _DAILY),
+    **dict.fromkeys(("lemon_scores", "wear_out", "fleet_defects", "interruption_costs"), _DAILY),
+    **dict.fromkeys(("weekly_review", "efficiency_advice"), _WEEKLY),
+    "capacity_plan": _MONTHLY,
+}
+"""By asset: it warns when a turn of its schedule was missed, and fails when the next was missed, too (a month's: two
+days later)."""
+
+
+def for_readers(spec: dg.AssetSpec) -> dg.AssetSpec:
+    """Return an asset with its owner, and with its freshness policy if it has one."""
+    return spec.replace_attributes(
+        owners=[OWNERS[spec.group_name or ""]], freshness_policy=FRESHNESS.get(spec.key.to_user_string())
+    )
+
 
 LAKE_ASSETS = (
     *TELEMETRY_TABLES,
@@ -186,15 +198,11 @@ def build_defs(resources: Mapping[str, object]) -> dg.Definitions:
 
     declared = (
         *dg.load_assets_from_modules(
-            [
-                *(remediation_page, incident_reports, report),
-                *(telemetry, jobs, meaning, history, interruptions, weekly_review, policy_comparison, rollouts),
-                *(fleet_versions, advice, capacity, costs, daily_peaks, demand, quotas, placement),
-            ],
+            [telemetry, incident_pages, reports, history, rollouts, advice, capacity, costs, quotas]
         ),
         # What acts, and what leads to it, is done by a job, and reported: nobody materialises it.
-        *(observe.validated_observations, understand.health_findings, understand.incidents),
-        *(act.remediation_plan, act.action_log, verify.verifications),
+        *(loop.validated_observations, loop.health_findings, loop.incidents),
+        *(loop.remediation_plan, loop.action_log, loop.verifications),
         *(rollouts.rollout_pass, quotas.applied_quotas),
     )
     return dg.Definitions(

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 CLUSTER_VARIABLE = "OPS_PIPELINES_CLUSTER"
 DEFAULT_CLUSTER_FILE = Path("cluster.yaml")
-
 ClusterFile = Annotated[
     Path | None,
     typer.Option("--cluster", envvar=CLUSTER_VARIABLE, help="The cluster.yaml that names nodes and lake."),
@@ -27,7 +26,6 @@ ClusterFile = Annotated[
 LakeDirectory = Annotated[
     str | None, typer.Option("--lake", help="Directory or URL of the lake; left out, that of cluster.yaml.")
 ]
-
 telemetry_app = typer.Typer(help="Ask the lake, and keep it small.", no_args_is_help=True, rich_markup_mode=None)
 
 

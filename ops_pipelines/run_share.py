@@ -1,23 +1,84 @@
-"""What runs of the acting lane that go on side by side leave to each other: each names the plans that it carries out.
+"""What runs of the acting lane that run side by side leave to each other, and the lease that a run acts under.
 
-A run that has named none yet has still to look (or has too many), and will see for itself what is new. Who looks leaves
-to the others what they have named, and carries on no plan that meets one of theirs before that run is over. Nobody
-waits in a circle: a run waits only for those that had looked before it. What slips through is the ledger's to stop, as
-everywhere.
+Each run names the plans that it carries out. One that has named none yet has still to look (or has too many), and will
+see for itself what is new. Who looks leaves to the others what they have named, and continues no plan whose footprint
+meets one of theirs before that run is over: a plan must not fail for another's half-done work. Nobody waits in a
+circle: a run waits only for those that had looked before it. Every budget is counted once more in the transaction that
+starts an act: what slips through is the ledger's to stop.
+
+The lease is the one that a run was given when it was requested, else the one that is held as it starts. A run that was
+launched by hand is given none. It is marked with the lease that it then uses: by that alone a run that died with its
+code server is known and given up (`sensors.runs`); else it would hold its lane for good.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum
 
 import dagster as dg
 
+from ops_pipelines.core.action import ActionRecord, Verb
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.core.identity import IncidentId, PlanId
+from ops_pipelines.core.identity import IncidentId, JobId, NodeName, PlanId
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines.remediate.isolation import Footprint, footprint_of
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS
+
+
+class Budget(Enum):
+    """What plans draw on together."""
+
+    NODES_OUT = "nodes out of service"
+    LOST_WORK = "GPU-hours lost by holds"
+
+
+_DRAWN_BY: Mapping[Verb, Budget] = {Verb.DRAIN: Budget.NODES_OUT, Verb.HOLD: Budget.LOST_WORK}
+"""An act that takes nodes or work away -> the budget; a repair is limited on its own node alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What the rest of one plan needs for itself."""
+
+    incident: IncidentId
+    nodes: frozenset[NodeName]
+    jobs: frozenset[JobId]
+    budgets: frozenset[Budget]
+
+    def why_it_meets(self, other: "Footprint") -> str | None:
+        """Return what two plans both need, in words; None where nothing keeps them from going on side by side."""
+        if self.incident == other.incident:
+            return f"both are of {self.incident}"
+        shared = [*sorted(self.nodes & other.nodes), *(f"job {each}" for each in sorted(self.jobs & other.jobs))]
+        shared += sorted(each.value for each in self.budgets & other.budgets)
+        return None if not shared else f"{', '.join(shared)} is also {other.incident}'s"
+
+
+def footprint_of(
+    plan: IncidentPlan, incident_nodes: Collection[NodeName], records: Collection[ActionRecord]
+) -> Footprint:
+    """Return what the rest of a plan needs; `records` are what was begun, for whichever incident."""
+    own = [each for each in records if each.action.incident == plan.incident]
+    begun = {each.action.key for each in own}
+    nodes = set(incident_nodes)
+    for action in plan.actions:
+        nodes.update(action.spares)
+        nodes.update(() if action.node is None else (action.node,))
+    for record in own:
+        nodes |= record.attempt_nodes
+    return Footprint(
+        incident=plan.incident,
+        nodes=frozenset(nodes),
+        jobs=frozenset(each.attempt.job for each in plan.actions if each.attempt is not None),
+        budgets=frozenset(
+            _DRAWN_BY[each.verb]
+            for each in plan.actions
+            if each.verb in _DRAWN_BY and each.key not in begun and not each.has_ended
+        ),
+    )
+
 
 PLANS_TAG = "ops_pipelines/plans"
 """On a run that has looked: the plans that it carries out."""
@@ -135,3 +196,26 @@ def _footprints(plans: Sequence[PlanId], cluster: Cluster) -> list[Footprint]:
 def _footprint(plan: IncidentPlan, cluster: Cluster) -> Footprint:
     incident = cluster.ledger.incident(plan.incident)
     return footprint_of(plan, () if incident is None else incident.nodes, cluster.ledger.records(plan.incident))
+
+
+LEASE_TAG = "ops_pipelines/lease"
+"""Carried by runs that act: the lease under which they were asked for."""
+REQUESTED_TAG = "ops_pipelines/requested_at"
+"""When a sensor asked for a run: what lies between that and its first act is compared with what we reckon with."""
+
+
+def requested_at_of(context: dg.OpExecutionContext) -> datetime | None:
+    """Return when a sensor asked for this run; None for one that nobody waits for: a person launched it."""
+    told = context.run.tags.get(REQUESTED_TAG)
+    return None if told is None else datetime.fromisoformat(told)
+
+
+def lease_of_run(context: dg.OpExecutionContext, cluster: Cluster) -> Lease:
+    """Return the lease of this run, and mark it where nobody has; without any code server it takes one for itself."""
+    run = context.run
+    given = run.tags.get(LEASE_TAG)
+    if given is None:
+        given = cluster.ledger.current_lease(cluster.clock.now())
+        if given is not None:
+            context.instance.add_run_tags(run.run_id, {LEASE_TAG: given})
+    return Lease(holder=f"run:{run.run_id}", given=given)

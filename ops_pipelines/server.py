@@ -47,7 +47,7 @@ from ops_pipelines.observe.alerts import (
 )
 from ops_pipelines.people.orders import ForgedLink, LinkRefused
 from ops_pipelines.remediate.by_hand import ByHandRefused
-from ops_pipelines.remediate.plans.configuration import read_vital_signs, vital_signs
+from ops_pipelines.remediate.oversight import read_vital_signs, vital_signs
 from ops_pipelines.report.html import CONTENT_SECURITY_POLICY, page_of, render
 from ops_pipelines.report.json_form import to_json
 from ops_pipelines.resources.config.cluster_config import AlertmanagerSettings, ServeSettings
@@ -80,7 +80,6 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 """Of every answer: nothing of ours is kept by a cache, framed by another site, or taken for a script."""
-
 OpenCluster = Callable[[], Cluster]
 """Returns the cluster, opened once, under the rules of now; raises LedgerError while its ledger cannot be opened."""
 
@@ -509,7 +508,7 @@ Refuse = Callable[..., Response]
 
 def _calendar(site: Site) -> Route:
     def calendar(request: Request) -> Response:
-        from ops_pipelines.people.planned_times import planned_times
+        from ops_pipelines.people.planned_work import planned_times
         from ops_pipelines.terminal.served_pages import MEDIA_TYPE, write_calendar
 
         try:

@@ -24,7 +24,7 @@ from ops_pipelines.core.record import ApprovalLinks
 from ops_pipelines.core.scheduler import Scheduler, SchedulerSettings
 from ops_pipelines.core.sources import Accounting, Declared, Logs, MetricSource, ReadComment, Telemetry
 from ops_pipelines.laboratory import laboratory
-from ops_pipelines.remediate.guardrails.fencing_room import within_means
+from ops_pipelines.remediate.ladder import within_means
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.config.cluster_config import (
     AccountingKind,

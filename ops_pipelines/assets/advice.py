@@ -1,8 +1,8 @@
-"""Group `advice`, once a week: what teams could do better, told to them once, and whether they did it.
+"""Group `advice`: once a week what teams could do better, sent to them once; once a day how jobs were placed.
 
-A partition is a week from Monday 00:00 UTC; the running one is looked at as far as it is over, and told to nobody.
-One that is materialised anew tells nobody twice, and weeks later nobody at all. Finds, sends and follows up through
-`efficiency`; shows.
+Weeks begin on Monday 00:00 UTC; the running one is looked at as far as it is over, and nobody is notified of it. One
+that is materialised again notifies nobody twice, and weeks later nobody at all. Placement is of a local day; settings
+and limits are those of now, and so it says. Changes nothing in the cluster.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,12 +10,12 @@ from datetime import UTC
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import ONE_RUN, POOL
-from ops_pipelines.assets.partitions import RUNNING_WEEKS
+from ops_pipelines.assets.hours import LOCAL_DAYS, ONE_RUN, POOL, RUNNING_WEEKS, newest_day
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.efficiency.advice import Withheld
 from ops_pipelines.efficiency.kept import AdviceReport, FollowedUp
+from ops_pipelines.efficiency.placement.day import PlacementReport, report_of_day
 from ops_pipelines.report.metadata import metadata_of, table
 from ops_pipelines.teams.desk import TeamsDesk
 
@@ -84,4 +84,35 @@ def describe_advice(
             for each in followed
         ),
         "withheld": table({**about(each), "why": escape_markdown(each.why)} for each in report.withheld),
+    }
+
+
+@dg.asset(
+    name="placement_report",
+    group_name=GROUP,
+    deps=["job_accounting", "job_allocations", "inventory", "gpu_efficiency"],
+    partitions_def=LOCAL_DAYS,
+    backfill_policy=ONE_RUN,
+    pool=POOL,
+    code_version="1",
+)
+def placement(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> dg.Output[None]:
+    """How jobs were placed and how long they waited on a local day, as advice to whoever runs the scheduler."""
+    report = report_of_day(newest_day(context), teams_desk)
+    for note in report.notes:
+        context.log.info("placement: %s", note)
+    return dg.Output(None, metadata=dict(describe_placement(report, cluster=teams_desk.cluster.name)))
+
+
+def describe_placement(report: PlacementReport, *, cluster: str) -> Mapping[str, dg.MetadataValue]:
+    """Return the report as the UI shows it."""
+    from ops_pipelines.efficiency.placement.document import placement_document
+    from ops_pipelines.report.pictures.hours import sparkline
+
+    document = placement_document(report, cluster=cluster, day=report.day.start.date())
+    pieces = sparkline([each.index_ratio for each in report.day.hours], title="Whole nodes in pieces", unit="%")
+    return {
+        **metadata_of(document),
+        "fragmentation_by_hour": dg.MetadataValue.md(pieces),
+        "refused": table({"row": each.record, "reason": each.reason, "detail": each.detail} for each in report.refused),
     }

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import POOL
-from ops_pipelines.assets.partitions import MONTHS
+from ops_pipelines.assets.hours import MONTHS, POOL
 from ops_pipelines.costs.gather_usage import MonthUsage
 from ops_pipelines.report.metadata import metadata_of, table
 from ops_pipelines.teams.desk import TeamsDesk

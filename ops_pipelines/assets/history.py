@@ -1,18 +1,26 @@
-"""Group `history`: what weeks and months show that no hour does: lemons, wear, and defects of whole batches.
+"""Groups `history` and `policy`: what weeks and months show that no hour does; another policy over recorded history.
 
-A partition is a day; it looks back from the day's end, so that a day materialised anew, years later, says the same as
-long as the lake still has its hours. Nothing is stored but what the page shows: who acts on it reads the ledger.
+Lemons, wear, defects of whole batches, what an interruption costs, the weekly review. A partition looks back from its
+end, so that one that is materialised again, years later, says the same as long as the ledger and the lake still have
+it; decisions read what the newest day says of interruptions. Shows; computes nothing.
 """
 
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
+from pydantic import Field
 
-from ops_pipelines.assets.hours import ONE_RUN, POOL
-from ops_pipelines.assets.partitions import DAYS
-from ops_pipelines.core.cluster import Cluster, Observatory
+from ops_pipelines.assets.hours import DAYS, ONE_RUN, POOL, WEEKS
+from ops_pipelines.core.cluster import HOUR, Cluster, Observatory, hour_of
+from ops_pipelines.core.lake import Lake, Rows
+from ops_pipelines.core.periods import week_of
+from ops_pipelines.core.record import ShelfError
 from ops_pipelines.report.metadata import count, table
+from ops_pipelines.review.replay import PolicyDesk, differing, proof_sentence, replay, sentences_of
+from ops_pipelines.review.replay_result import Difference
 from ops_pipelines.review.week_incidents import once_a_day
+from ops_pipelines.review.weekly_review import WeeklyReview
 
 GROUP = "history"
 LEMON_DAYS = 28
@@ -184,3 +192,260 @@ def _end_of_day(context: dg.AssetExecutionContext) -> datetime:
     """Return the end of the newest day of the run: a run over many days says what the last of them says."""
     end: datetime = context.partition_time_window.end.astimezone(UTC)
     return end
+
+
+COST_DAYS = 28
+"""Long enough for five interruptions on a small cluster, short enough to follow changed settings."""
+TIMED_AT_MOST = 50
+"""Restarts that are timed, the newest: each costs a look into two or three hours of job logs."""
+FRESH = timedelta(days=2)
+"""A day that ended longer ago than this says how it was, not how it is."""
+
+
+@dg.asset(
+    group_name=GROUP,
+    deps=["job_accounting", "job_allocations", "job_logs"],
+    partitions_def=DAYS,
+    backfill_policy=ONE_RUN,
+    pool=POOL,
+    code_version="1",
+)
+def interruption_costs(
+    context: dg.AssetExecutionContext,
+    observatory: dg.ResourceParam[Observatory],
+    cluster: dg.ResourceParam[Cluster],
+) -> dg.Output[None]:
+    """How long an interruption takes: queue with and without room, and restart until work goes on."""
+    from ops_pipelines.remediate.restart_costs import (
+        Attempt,
+        attempts_of_rows,
+        cost_rows,
+        find_interruptions,
+        measure_costs,
+        time_restart,
+    )
+    from ops_pipelines.report.pictures.hours import sparkline
+
+    until: datetime = context.partition_time_window.end.astimezone(UTC)
+    lake = observatory.lake
+    attempts: list[Attempt] = []
+    for rows in _ended(lake, until - COST_DAYS * timedelta(days=1), until):
+        attempts += attempts_of_rows(rows)
+    # What runs has not ended, so that accounting does not name it yet.
+    attempts += attempts_of_rows(lake.read_hour("job_allocations", until - HOUR))
+    found = find_interruptions(attempts)
+    timed = {
+        each: seconds
+        for each in found[-TIMED_AT_MOST:]
+        if (seconds := time_restart(each, _lines_after(lake, each.resumed_at))) is not None
+    }
+    costs, counts = measure_costs(found, tuple(timed.values()))
+    is_kept = cluster.job_facts is not None and until >= cluster.clock.now() - FRESH
+    if is_kept and cluster.job_facts is not None:
+        cluster.job_facts.keep_costs(costs)
+    return dg.Output(
+        None,
+        metadata={
+            "interruption_count": count(found),
+            "measured_count": dg.MetadataValue.int(costs.measured_count),
+            "used_for_decisions": dg.MetadataValue.bool(is_kept),
+            "costs": table(cost_rows(costs, counts)),
+            "waits": dg.MetadataValue.md(
+                sparkline(
+                    [each.queue_seconds for each in found[-60:]], title="Wait of the last interruptions", unit="s"
+                )
+            ),
+            "interruptions": table(
+                {
+                    "job": each.job,
+                    "ended": f"{each.ended_at:%Y-%m-%d %H:%M:%S}",
+                    "why": each.why,
+                    "queue_seconds": each.queue_seconds,
+                    "room": each.had_room,
+                    "restart_seconds": timed.get(each),
+                }
+                for each in reversed(found)
+            ),
+        },
+    )
+
+
+def _ended(lake: Lake, since: datetime, until: datetime) -> Iterator[Rows]:
+    """Yield the attempts that ended, an hour at a time."""
+    for number in range((until - since) // HOUR):
+        rows = lake.read_hour("job_accounting", since + number * HOUR)
+        if rows.num_rows:
+            yield rows
+
+
+def _lines_after(lake: Lake, start: datetime) -> Rows:
+    """Return what jobs wrote in the hours in which a restart is looked for."""
+    from ops_pipelines.remediate.restart_costs import LOG_COLUMNS, START_LIMIT
+
+    return lake.read("job_logs", start=hour_of(start), end=start + START_LIMIT, columns=LOG_COLUMNS)
+
+
+@dg.asset(
+    group_name=GROUP,
+    deps=["job_accounting", "job_allocations", "job_logs", "inventory", "kernel_events", "monitoring_coverage"],
+    partitions_def=WEEKS,
+    backfill_policy=ONE_RUN,
+    pool=POOL,
+    kinds={"html"},
+    code_version="1",
+)
+def weekly_review(
+    context: dg.AssetExecutionContext,
+    observatory: dg.ResourceParam[Observatory],
+    cluster: dg.ResourceParam[Cluster],
+) -> dg.Output[None]:
+    """A week's reliability: failures and repairs, effective training time, promises and budgets, what we did."""
+    from ops_pipelines.pages.weekly_review import write_weekly_review
+    from ops_pipelines.review.weekly_review import review_week
+
+    week = week_of(context.partition_time_window.end.astimezone(UTC)).before
+    review = review_week(week, cluster, observatory, on_step=lambda step: context.log.info("reading %s", step))
+    metadata = dict(describe_review(review))
+    if cluster.page_shelf is not None:
+        try:
+            place = cluster.page_shelf.keep(week.page_name, write_weekly_review(review), shows=review.numbers.until)
+            metadata["page"] = dg.MetadataValue.path(place)
+        except ShelfError as problem:
+            context.log.warning("the page was not kept: %s", problem)
+    return dg.Output(None, metadata=metadata)
+
+
+def describe_review(review: WeeklyReview) -> Mapping[str, dg.MetadataValue]:
+    """Return what the asset's page shows: the sentences, pictures, tables, and numbers that the UI plots by week."""
+    from ops_pipelines.pages.review_words import (
+        PARTS,
+        PROMISES,
+        shown_effective,
+        shown_hours,
+        shown_ratio,
+        time_between,
+        words_of,
+    )
+    from ops_pipelines.pages.weekly_review import work_bars
+    from ops_pipelines.report.markdown import escape_markdown
+    from ops_pipelines.report.pictures.bars import Sheet, large_rows, small_rows
+
+    numbers = review.numbers
+    head, *sentences = (escape_markdown(each, at_most=400) for each in words_of(review))
+    sheet = Sheet(title="GPU time that each team wanted", key={shade: words for _, words, shade in PARTS})
+    rows = work_bars(numbers.work)
+    total = numbers.work.total
+    words = f"{shown_hours(total.wanted)} GPU-hours wanted, {shown_effective(total)} effective"
+    shown: dict[str, dg.MetadataValue] = {
+        "week": dg.MetadataValue.md(f"**{head}**"),
+        **{f"sentence_{number}": dg.MetadataValue.md(each) for number, each in enumerate(sentences, start=1)},
+        "work": dg.MetadataValue.md(small_rows(rows, sheet=sheet, words=words) if rows else words),
+        "interruption_count": dg.MetadataValue.int(numbers.interruptions.event_count),
+        "failure_count": dg.MetadataValue.int(numbers.failure_count),
+        "wrong_act_count": dg.MetadataValue.int(len(numbers.wrong)),
+        "human_intervention_count": dg.MetadataValue.int(numbers.person_count),
+        "saved_gpu_hours": dg.MetadataValue.float(round(numbers.saved_gpu_hours, 3)),
+        "objectives": table(
+            {
+                "team": each.objective.team,
+                "work": each.objective.workload.value,
+                "promise": PROMISES[each.objective.kind],
+                "target": shown_ratio(each.objective.target_ratio, digits=2),
+                "measured": "too little data" if each.good_ratio is None else shown_ratio(each.good_ratio, digits=2),
+                "budget_left": "" if each.left_ratio is None else f"{each.left_ratio:.0%}",
+                "state": each.state.value,
+            }
+            for each in review.budgets
+        ),
+        "components": table(
+            {
+                "component": each.component,
+                "failures": each.failures.event_count,
+                "mean_time_between": time_between(each.failures, unit=each.unit),
+                "mean_minutes_to_repair": (
+                    "" if each.repairs is None else f"{each.repairs.mean.total_seconds() / 60:.0f}"
+                ),
+                "still_out": each.open_count,
+            }
+            for each in review.components
+        ),
+        "acts": table(
+            {"act": each.verb.value, "begun": each.count, "done": each.done, "failed": each.failed}
+            for each in numbers.acts
+        ),
+        "wrong_acts": table(
+            {"incident": each.incident, "node": each.node, "why": each.kind.value} for each in numbers.wrong
+        ),
+        "coverage": table(
+            {"source": each.what, "known": each.known, "expected": each.expected, "share": shown_ratio(each.ratio)}
+            for each in review.coverage
+        ),
+        "missing": table({"what": each} for each in review.missing),
+    }
+    if total.effective_ratio is not None:
+        shown["effective_ratio"] = dg.MetadataValue.float(round(total.effective_ratio, 5))
+    if numbers.interruptions_per_day is not None:
+        shown["interruptions_per_day"] = dg.MetadataValue.float(round(numbers.interruptions_per_day, 3))
+    if rows:
+        shown["work_large"] = dg.MetadataValue.md(large_rows(rows, sheet=sheet, words=words))
+    return shown
+
+
+POLICY = "policy"
+
+
+class ComparisonConfig(dg.Config):
+    """What is compared with what."""
+
+    proposed: str = Field(
+        default="policy.proposed.yaml",
+        min_length=1,
+        max_length=200,
+        description="The proposed policy: a .yaml file in the directory of the present policy.yaml.",
+    )
+    back_hours: int = Field(default=24, ge=1, le=24 * 14, description="How many hours up to now are replayed.")
+
+
+@dg.asset(group_name=POLICY, code_version="1")
+def policy_comparison(
+    config: ComparisonConfig, policy_desk: dg.ResourceParam[PolicyDesk]
+) -> dg.MaterializeResult[None]:
+    """What a proposed policy would have done with recorded history, beside what was done; kept as a page, too.
+
+    Decisions come from the ledger, hours without any from the lake. Reads only; the page is at /policy-comparison.
+    """
+    from ops_pipelines.pages.policy_comparison import write_policy_comparison
+
+    proposed = policy_desk.read_proposed(config.proposed)
+    now = policy_desk.clock.now()
+    found = replay(
+        policy_desk.history,
+        proposed,
+        proposed=config.proposed,
+        since=now - timedelta(hours=config.back_hours),
+        until=now,
+    )
+    place = policy_desk.keep_page(write_policy_comparison(found, now=now))
+    return dg.MaterializeResult(
+        metadata={
+            **{f"{each.value}_count": found.count(each) for each in Difference},
+            "what_changes": table({"what_changes": each} for each in (*sentences_of(found), proof_sentence(found))),
+            "keys": table({"key": each.key, "then": each.then, "new": each.new} for each in found.policy_differences),
+            "acts_that_differ": table(
+                {
+                    "at": f"{act.at:%m-%d %H:%M:%S}",
+                    "difference": act.difference.value.replace("_", " "),
+                    "incident": act.incident,
+                    "act": f"{act.verb.value} {act.target}",
+                    "why": act.why,
+                    "counterfactual": "yes" if act.is_counterfactual else "",
+                }
+                for act in differing(found)
+            ),
+            "rests_on": table(
+                {"source": each.source.value, "decisions": each.decision_count, "not_known": "; ".join(each.unknown)}
+                for each in found.stretches
+            ),
+            "page": place,
+        }
+    )

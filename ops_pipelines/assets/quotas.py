@@ -1,7 +1,7 @@
-"""Group `quotas`, once a day: what quotas are proposed, and what becomes of the proposal.
+"""Group `quotas`: demand of teams by the hour and the local day; what quotas are proposed, and what becomes of that.
 
-A partition is a local day of the cluster's zone. Today's is written into the ledger; one of the past is only shown:
-what it would have been from what was known on its morning. Nothing here sets anything: that is `quota_jobs`'.
+A proposal is of a local day of the cluster's zone. Today's is written into the ledger; one of the past is only shown:
+what it would have been from what was known on its morning. Nothing here sets anything: that is `acting_jobs`'.
 """
 
 from collections.abc import Mapping
@@ -10,17 +10,100 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import POOL
-from ops_pipelines.assets.partitions import LOCAL_DAYS
+from ops_pipelines.assets.hours import (
+    DAYS,
+    HOURS,
+    LAKE_IO,
+    LOCAL_DAYS,
+    ONE_RUN,
+    POOL,
+    by_partition,
+    covered,
+    hour_of_key,
+    keep_rejected,
+    newest_day,
+)
 from ops_pipelines.core.entries import AUTOPILOT
-from ops_pipelines.launched_by import WITHOUT_LOGIN, login_behind
-from ops_pipelines.report.metadata import metadata_of, table
+from ops_pipelines.core.lake import Computed
+from ops_pipelines.observe.hours import Filled
+from ops_pipelines.quotas.gather_demand import FilledDemand, demand_of_day, fill_demand
+from ops_pipelines.report.metadata import count, metadata_of, table
+from ops_pipelines.run_lanes import WITHOUT_LOGIN, login_behind
 from ops_pipelines.teams.desk import TeamsDesk
+
+GROUP = "quotas"
+
+
+@dg.asset(
+    group_name=GROUP,
+    kinds={"slurm", "parquet"},
+    deps=["job_accounting", "job_allocations", "gpu_efficiency", "inventory"],
+    io_manager_key=LAKE_IO,
+    partitions_def=HOURS,
+    backfill_policy=ONE_RUN,
+    pool=POOL,
+    code_version="1",
+)
+def gpu_demand(
+    context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]
+) -> dg.Output[Mapping[str, Computed]]:
+    """GPUs that each team ran, waited for and wanted, by type; what counts is told, and what does not."""
+    start, end = covered(context)
+    filled = fill_demand(teams_desk, start=start, end=end)
+    keep_rejected(
+        _rejections(filled), teams_desk.observatory, hours=[hour_of_key(key) for key in context.partition_keys]
+    )
+    for note in filled.notes:
+        context.log.info("demand: %s", note)
+    rows = by_partition(context, filled.rows)
+    # What an hour wanted is told anew each time, and as a whole.
+    told = {key: Computed(rows=rows.get(key)) for key in context.partition_keys}
+    return dg.Output(
+        told,
+        metadata={
+            "not_in_teams_file": table({"team": team} for team in filled.strangers),
+            "notes": table({"what": note} for note in filled.notes),
+            "refused_by_reason": table({"reason": reason, "rows": rows} for reason, rows in filled.reasons.items()),
+        },
+    )
+
+
+@dg.asset(
+    group_name=GROUP,
+    deps=["gpu_demand"],
+    partitions_def=DAYS,
+    backfill_policy=ONE_RUN,
+    pool=POOL,
+    code_version="1",
+)
+def gpu_demand_daily(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> dg.Output[None]:
+    """A local day of each team and type of GPU: GPU-hours that ran, waited, were wanted and did nothing."""
+    from ops_pipelines.report.pictures.bars import demand_bars
+
+    day = newest_day(context)
+    found = demand_of_day(teams_desk, day=day)
+    return dg.Output(
+        None,
+        metadata={
+            "day": dg.MetadataValue.text(f"{day}, {found.hour_count} hours, {teams_desk.zone.key}"),
+            "demand": dg.MetadataValue.md(demand_bars(found.sums, day=day)),
+            "teams": table(found.sums),
+            "missing_hour_count": count(found.missing),
+            "missing_hours": table({"hour": f"{hour:%Y-%m-%d %H:%M} UTC"} for hour in found.missing),
+            "refused": table(found.refused),
+        },
+    )
+
+
+def _rejections(filled: FilledDemand) -> Filled:
+    tables = {} if filled.rejected is None else {"rejected_rows": filled.rejected}
+    return Filled(tables=tables, read_count=0, accepted_count=0, ignored_count=0, reasons=filled.reasons, notes=())
+
 
 if TYPE_CHECKING:
     from ops_pipelines.quotas.daily_work import Done, Made
 
-GROUP = "quotas"
+
 PROPOSING_JOB = "rebalance_quotas"
 """What this job proposes the autopilot may set; what anybody proposes by other runs, a person alone."""
 _BACKFILL_TAG = "dagster/backfill"

@@ -1,19 +1,57 @@
-"""Group `lifecycle`: what a release would do, and one pass over the rollouts, with what each node is at."""
+"""Group `lifecycle`: what a release would do, one pass over the rollouts, each node, and versions of the fleet."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import dagster as dg
 from pydantic import Field
 
-from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster, Observatory
+from ops_pipelines.core.identity import RolloutId
 from ops_pipelines.core.proof import Refusal
-from ops_pipelines.core.rollout import FINAL, NodeStage, RolloutNode, RolloutPlan
+from ops_pipelines.core.rollout import FINAL, NodeStage, Rollout, RolloutNode, RolloutPlan
 from ops_pipelines.report.metadata import count, table
 from ops_pipelines.rollouts.engine import words_of
+from ops_pipelines.rollouts.orders import Planned
+
+_MOST_SHOWN = 8
+
+
+def picture_plans(plans: Sequence[Planned]) -> Mapping[str, dg.MetadataValue]:
+    """Return two pictures for each plan that there is: one to be seen in place, one to be opened."""
+    from ops_pipelines.report.pictures.rollouts import picture_of_plan
+
+    shown: dict[str, dg.MetadataValue] = {}
+    for each in plans[:_MOST_SHOWN]:
+        if isinstance(each.plan, RolloutPlan):
+            racks = {name: node.place.rack for name, node in each.fleet.nodes.items()}
+            small, large = picture_of_plan(each.plan, each.calendar, racks=racks)
+            shown[f"plan_of_{_key(each.release.name)}"] = dg.MetadataValue.md(small)
+            shown[f"plan_of_{_key(each.release.name)}_large"] = dg.MetadataValue.md(large)
+    return shown
+
+
+def picture_progress(
+    rollouts: Sequence[Rollout], nodes: Mapping[RolloutId, Sequence[RolloutNode]]
+) -> Mapping[str, dg.MetadataValue]:
+    """Return two pictures for each of the newest rollouts."""
+    from ops_pipelines.report.pictures.rollouts import picture_of_progress
+
+    shown: dict[str, dg.MetadataValue] = {}
+    for each in list(reversed(rollouts))[:_MOST_SHOWN]:
+        small, large = picture_of_progress(each, nodes[each.rollout])
+        shown[_key(each.rollout)] = dg.MetadataValue.md(small)
+        shown[f"{_key(each.rollout)}_large"] = dg.MetadataValue.md(large)
+    return shown
+
+
+def _key(name: str) -> str:
+    return "".join(char if char.isalnum() else "_" for char in name)
+
 
 if TYPE_CHECKING:
     from ops_pipelines.rollouts.cycle import CycleReport
+
 
 GROUP = "lifecycle"
 _LONGEST_CELL = 160
@@ -31,7 +69,6 @@ class RolloutPlanConfig(dg.Config):
 @dg.asset(group_name=GROUP, code_version="1")
 def rollout_plan(config: RolloutPlanConfig, cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
     """What rolling a release out would do if it began now: waves, windows, cost, teams touched. Changes nothing."""
-    from ops_pipelines.assets.rollout_pictures import picture_plans
     from ops_pipelines.rollouts.orders import plan_releases
 
     plans, problems = plan_releases(cluster, (config.release,) if config.release else ())
@@ -124,8 +161,6 @@ def shown_of_progress(cluster: Cluster) -> Mapping[str, dg.MetadataValue]:
     """Return what the page of `rollout_progress` shows now."""
     from datetime import timedelta
 
-    from ops_pipelines.assets.rollout_pictures import picture_progress
-
     now = cluster.clock.now()
     rollouts = cluster.ledger.rollouts(final_since=now - timedelta(days=7))
     nodes = {each.rollout: cluster.ledger.rollout_nodes(each.rollout) for each in rollouts}
@@ -166,3 +201,46 @@ def _row(node: RolloutNode) -> dict[str, str]:
 def _short(text: str) -> str:
     """Return the beginning of what a gate or a node said: a cell of the UI grows downwards with it."""
     return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 1]}…"
+
+
+@dg.asset(group_name=GROUP, code_version="1")
+def fleet_versions(
+    context: dg.AssetExecutionContext,
+    cluster: dg.ResourceParam[Cluster],
+    observatory: dg.ResourceParam[Observatory],
+) -> dg.Output[None]:
+    """Versions of drivers, firmware and software by node, and drift against what was rolled out or declared."""
+    from ops_pipelines.rollouts.fleet import look_at_versions
+    from ops_pipelines.rollouts.pictures import picture_of_versions
+
+    seen = look_at_versions(cluster, lake=observatory.lake, release=observatory.release)
+    for problem in seen.problems:
+        context.log.warning("%s", problem)
+    small, large = picture_of_versions(seen.lines)
+    return dg.Output(
+        None,
+        metadata={
+            "picture": dg.MetadataValue.md(small),
+            "picture_large": dg.MetadataValue.md(large),
+            "drift_count": count(seen.drifts),
+            "silent_count": count(seen.silent),
+            "drift": table(
+                {
+                    "node": each.node,
+                    "component": each.component.value,
+                    "runs": "" if each.seen is None else each.seen.version,
+                    "should_run": "" if each.wanted is None else each.wanted.version,
+                    "says": "" if each.wanted is None else each.wanted.said_by,
+                    "seen": "" if each.seen is None else f"{each.seen.seen_at:%Y-%m-%d %H:%M} UTC",
+                    "told_by": "" if each.seen is None else "the node" if each.seen.is_live else "the inventory",
+                }
+                for each in seen.drifts
+            ),
+            "versions": table(
+                {"component": component.value, "model": model, "version": version, "nodes": number}
+                for (component, model, version), number in seen.counts().items()
+            ),
+            "silent": table({"node": each} for each in seen.silent),
+            "problems": table({"problem": each} for each in seen.problems),
+        },
+    )

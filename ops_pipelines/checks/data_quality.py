@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 import dagster as dg
 
-from ops_pipelines.checks.quality_page import failed_rows, kind_rows, render_page
+from ops_pipelines.checks.quality_page import HourVerdict, Outcome, Verdict, failed_rows, kind_rows, render_page
 from ops_pipelines.checks.suites import judge_profiles, judge_rows
-from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict
 from ops_pipelines.core.cluster import Observatory
 from ops_pipelines.core.lake import Lake
 from ops_pipelines.lake.quality.expectations import Expectation, Measure, Severity, expectations_of

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ops_pipelines.checks.verdict import Outcome, Verdict, counted
+from ops_pipelines.checks.quality_page import Outcome, Verdict, counted
 from ops_pipelines.lake.quality.expectations import Expectation, Measure, Severity, expectations_of
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ _OF_SINGLE_VALUES = frozenset(
 """What holds for all rows if it holds for each distinct value: then each value is looked at once, but for numbers with
 a fraction, of which nearly each is another. Great Expectations takes a fingerprint of every frame, which for millions
 of texts and times costs more than all else."""
-
-
 _OF_NO_COLUMN = frozenset({"regex", "regex_list", "value_set"})
 """Arguments that name no column, whatever words they hold."""
 

@@ -1,7 +1,7 @@
 """The verbs: what may be done to a node, a GPU, a job or a person's attention, and what can come of it.
 
 An action is one verb on one target for one cause. Choosing actions belongs to `remediation`, limits to `guardrails`,
-sending and witnessing to `remediate.acts.perform`. Kubernetes words stand beside the Slurm ones: the ports fit both.
+sending and witnessing to `remediate.perform`. Kubernetes words stand beside the Slurm ones: the ports fit both.
 """
 
 from dataclasses import dataclass

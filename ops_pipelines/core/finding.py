@@ -47,7 +47,7 @@ class Response(Enum):
     """Handed over for repair by hands, with a report. The end of the ladder."""
     ISOLATE = 8
     """The node is taken out of service, its jobs go on elsewhere, no part is touched; its tests say what follows. No
-    finding alone calls for it: `remediate.isolation` does, of an incident that would otherwise only be paged."""
+    finding alone calls for it: `remediate.planning` does, of an incident that would otherwise only be paged."""
     PAGE_MASS_EVENT = 9
     """Too many at once: one page, no action."""
 

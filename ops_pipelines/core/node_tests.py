@@ -5,7 +5,7 @@ An absent tool is reported as not run, never as passed. Whether measurements are
 node-check`), starting them to the `fleet` port.
 
 Floors are data (catalogue/health_gates.csv), each with its source; a floor that nothing can miss or nothing can reach
-is refused (`remediate.guardrails.floors_lint`). Besides the floor a node is judged against its own past: what it
+is refused (`remediate.guardrails.lints`). Besides the floor a node is judged against its own past: what it
 reached when it was well.
 """
 

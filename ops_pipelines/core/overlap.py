@@ -1,6 +1,6 @@
 """Two copies of one job at once: a restart began while an earlier attempt may still have run on a silent node.
 
-What was seen of attempts and their nodes goes in, overlaps come out; remembering and telling are `remediate.plans`'.
+What was seen of attempts and their nodes goes in, overlaps come out; remembering and telling are `remediate.overlaps`'.
 """
 
 from collections.abc import Collection, Mapping

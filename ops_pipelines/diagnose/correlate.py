@@ -1,16 +1,13 @@
-"""Findings -> incidents, one a cause, culprit apart from victims.
+"""Findings -> incidents, one a cause, culprit apart from victims; and when an incident is over without our doing.
 
 The guard against acting on a cluster whose trouble is elsewhere. Where its nodes stand is only a suspicion here; a part
 that explains them is blamed by `explanation`. What breaks on its nodes once a person was paged is no part of it: such
-nodes are drained within the budget, and the page is renewed (`remediate.isolation`).
+nodes are drained within the budget, and the page is renewed (`remediate.repair_steps`).
 
-Only asks: what joining changes is `explanation`, what opens instead is `placing`.
-
-Where it belongs is `belonging`; an owner is told once for each attempt, a person once for each fault.
-
-Pure and independent of the order in which findings come. Each pass is a module: a finding gets its place (`placing`,
-`belonging`, `explanation`), what stands together is blamed on what it shares (`explanation`, `mass_event`), damage goes
-to its cause (`explanation`), and what is over is closed (`closing`). What an incident means in words is `diagnose`.
+Pure and independent of the order in which findings come: a finding gets its place, what belongs together is blamed on
+what it shares (`explanation`), damage goes to its cause, what cleared, was put right by others or was never more than a
+word is closed. An owner is notified once for each attempt, a person once for each fault. What our own repairs come to
+is `remediate`'s.
 """
 
 from collections.abc import Collection
@@ -21,15 +18,7 @@ from ops_pipelines.core.fault import Family
 from ops_pipelines.core.finding import REPAIRS, Finding, Response
 from ops_pipelines.core.identity import JobAttempt
 from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance, fold, joined_by
-from ops_pipelines.core.observation import NO_NODE
-from ops_pipelines.diagnose.closing import (
-    close_what_cleared,
-    close_what_nobody_was_told,
-    close_what_was_only_watched,
-    close_what_was_restarted,
-    close_what_was_returned,
-    split_what_stays,
-)
+from ops_pipelines.core.observation import DETECTOR_SOURCE, NO_NODE, Observation
 from ops_pipelines.diagnose.explanation import (
     DAMAGE_FAMILIES,
     JOB_SIGNALS,
@@ -41,10 +30,158 @@ from ops_pipelines.diagnose.explanation import (
     joined,
 )
 from ops_pipelines.diagnose.hypothesis import by_urgency, is_repetition, raised_response
-from ops_pipelines.diagnose.incidents import Board, World, is_over, is_shown_again, is_touched
+from ops_pipelines.diagnose.incidents import (
+    Board,
+    Standing,
+    World,
+    has_cleared,
+    is_mostly_over,
+    is_over,
+    is_shown,
+    is_shown_again,
+    is_touched,
+    standing_of,
+    still_broken,
+)
 from ops_pipelines.diagnose.shared_cause import MIN_EXPLAINED, wide_suspect
 
-# -- many nodes that look broken within moments are one incident --
+_QUIET = timedelta(minutes=10)
+"""What detectors saw must stay away for so long before its incident closes: what flaps is one incident."""
+_QUIET_OF_VERDICTS = timedelta(hours=6)
+"""So, and longer, what is judged over hours of attempts: one more success tips it for a while."""
+_SAID_ONLY = timedelta(hours=1)
+"""Log lines that blame a shared part end with nothing: when none came for so long, it is over."""
+WATCHED = timedelta(minutes=30)
+"""Evidence too weak to act on is forgotten after this long."""
+_SETTLES = timedelta(minutes=30)
+"""How much longer than the others' recovery a node may take before it counts as broken by itself. Assumption: a boot
+with a file system check takes a quarter of an hour."""
+_WITH_NOBODY_OR_A_PERSON = (IncidentState.OPEN, IncidentState.ESCALATED)
+"""States in which silence may end an incident: we have nothing under way."""
+
+
+def is_clearing_due(incident: Incident, conditions: Collection[Observation], *, now: datetime) -> bool:
+    """Return whether a decision would change an incident because its conditions are gone, or back.
+
+    Mirrors `close_what_cleared`, `split_what_stays` and `close_what_was_only_watched`: what is due and changes nothing
+    would be due for ever.
+    """
+    present = {standing_of(condition) for condition in conditions}
+    is_gone, is_nearly_gone = has_cleared(incident, present), is_mostly_over(incident, present)
+    if _is_forgotten(incident, present, now=now):
+        return True
+    if incident.quiet_since is not None:
+        if is_gone:
+            return now - incident.quiet_since >= quiet_of(incident)
+        return not is_nearly_gone or now - incident.quiet_since >= _SETTLES
+    return is_gone or is_nearly_gone
+
+
+def quiet_of(incident: Incident) -> timedelta:
+    """Return how long what an incident rests on must stay away before it closes; verdicts over many hours waver."""
+    signals = {observation.signal for finding in incident.findings for observation in finding.evidence}
+    return _QUIET_OF_VERDICTS if signals & JOB_SIGNALS else _QUIET
+
+
+def close_what_was_returned(board: Board) -> None:
+    """Close what a person has ended by returning the node, before new faults there are placed."""
+    for key in sorted(board.world.returned & board.incidents.keys()):
+        incident = board.incidents[key]
+        if incident.state in (IncidentState.ESCALATED, IncidentState.IN_REPAIR):
+            board.clear(incident, note="a person took the node back into service")
+
+
+def close_what_was_restarted(board: Board) -> None:
+    """Close what we only watched being put right: the node was restarted after the last evidence, and is well."""
+    by_name = {node.node: node for node in board.world.nodes}
+    for incident in list(board.incidents.values()):
+        if incident.state is not IncidentState.OPEN or incident.plan_count > 0 or len(incident.nodes) != 1:
+            continue
+        if incident.response not in REPAIRS or is_repetition(incident.findings):
+            continue  # A restart is not what these call for.
+        (name,) = incident.nodes
+        node = by_name.get(name)
+        if node is None or node.booted_at is None or node.is_drained or not node.is_responding:
+            continue
+        is_over = node.booted_at > incident.last_seen_at and board.world.now - node.booted_at >= _QUIET
+        if is_over and not is_shown(incident.findings, board.present):
+            board.clear(incident, note="the node was restarted since, and nothing was seen after it")
+
+
+def close_what_nobody_was_told(board: Board) -> None:
+    """Close application errors whose owner could not be told in time: the job is gone, or we only observe."""
+    for incident in list(board.incidents.values()):
+        is_waiting = incident.state is IncidentState.OPEN and incident.response is Response.NOTIFY_OWNER
+        if is_waiting and board.world.now - incident.opened_at > board.world.waiting_limit:
+            board.clear(incident, note="its owner was not told in time; no node is at fault")
+
+
+def close_what_cleared(board: Board) -> None:
+    """Close incidents that rest on lasting conditions alone once none of these holds any more.
+
+    What detectors saw must stay away for a while first: a condition that comes and goes is one incident.
+    """
+    for incident in list(board.incidents.values()):
+        if incident.state not in _WITH_NOBODY_OR_A_PERSON or not incident.findings:
+            continue
+        is_gone = has_cleared(incident, board.present)
+        if is_gone and _may_flap(incident) and not _is_quiet(incident, now=board.world.now):
+            if incident.quiet_since is None:
+                board.put(replace(incident, quiet_since=board.world.now))
+        elif is_gone:
+            board.clear(incident, note="cleared by itself: the condition no longer holds")
+        elif incident.quiet_since is not None and not is_mostly_over(incident, board.present):
+            board.put(replace(incident, quiet_since=None))
+
+
+def split_what_stays(board: Board) -> None:
+    """Give the few nodes that stay broken incidents of their own once the wide fault is over for all others."""
+    for incident in list(board.incidents.values()):
+        if (
+            incident.suspect is None
+            or not incident.is_mass_event
+            or incident.state not in _WITH_NOBODY_OR_A_PERSON
+            or not is_mostly_over(incident, board.present)
+        ):
+            continue
+        if incident.quiet_since is None:
+            board.put(replace(incident, quiet_since=board.world.now))
+            continue
+        if board.world.now - incident.quiet_since < _SETTLES:
+            continue
+        stays = still_broken(incident, board.present)
+        board.clear(incident, note=f"over for all but {', '.join(sorted(stays))}")
+        for node in sorted(stays):
+            board.open(stays[node], nodes=frozenset({node}), victims=board.roster.attempts_on(node))
+
+
+def _may_flap(incident: Incident) -> bool:
+    return any(
+        observation.source == DETECTOR_SOURCE for finding in incident.findings for observation in finding.evidence
+    )
+
+
+def _is_quiet(incident: Incident, *, now: datetime) -> bool:
+    return incident.quiet_since is not None and now - incident.quiet_since >= quiet_of(incident)
+
+
+def close_what_was_only_watched(board: Board) -> None:
+    """Close what was too weak to trouble anybody, and was not seen again."""
+    for incident in list(board.incidents.values()):
+        if _is_forgotten(incident, board.present, now=board.world.now):
+            note = "too weak to act on, and not seen again" if incident.is_watched else "not said again for an hour"
+            board.clear(incident, note=note)
+
+
+def _is_forgotten(incident: Incident, present: set[Standing], *, now: datetime) -> bool:
+    """Return whether what was never more than said was not said again for long: too weak, or of a shared part."""
+    if incident.state not in _WITH_NOBODY_OR_A_PERSON:
+        return False
+    is_said_only = incident.suspect is not None and not any(finding.is_lasting for finding in incident.findings)
+    is_weak = incident.state is IncidentState.OPEN and incident.is_watched
+    if not (is_weak or is_said_only) or is_shown(incident.findings, present):
+        return False
+    return now - max(incident.last_seen_at, incident.opened_at) > (WATCHED if is_weak else _SAID_ONLY)
 
 
 RENEWED_EVERY = timedelta(minutes=2)
@@ -159,9 +296,6 @@ def _is_young_wide(incident: Incident, world: World) -> bool:
     )
 
 
-# -- which open incident a new finding belongs to --
-
-
 _SAME_TROUBLE = timedelta(minutes=30)
 """Evidence on one node this close together is one incident: two faults at once are rare (Meta RSC: 3 to 5 %)."""
 _APART_FAMILIES = frozenset({Family.SOFTWARE, Family.DISK})
@@ -246,9 +380,6 @@ def _may_be_one(incident: Incident, finding: Finding) -> bool:
     return True
 
 
-# -- one new finding gets its place --
-
-
 def place(finding: Finding, board: Board) -> None:
     """Join a finding to the incident where it belongs, or open one for it if it calls for anything.
 
@@ -326,9 +457,6 @@ def _join_or_open_job(finding: Finding, victims: frozenset[JobAttempt], board: B
                 changed_at=board.world.now,
             )
         )
-
-
-# -- findings -> incidents --
 
 
 def correlate(findings: Collection[Finding], incidents: Collection[Incident], world: World) -> tuple[Incident, ...]:

@@ -152,7 +152,6 @@ _DOUBTS: Mapping[Family, _Doubt] = {
 _NO_DOUBT = _Doubt(
     "something that this program has no rule for", 0.5, "the evidence names a part", "a look at the node"
 )
-
 _PLACE_WORDS = {
     ComponentKind.LEAF_SWITCH: ("leaf switch {name} failed", "the links of {count} of its {total} nodes are down"),
     ComponentKind.POWER_FEED: ("power feed {name} failed", "{count} of its {total} nodes fell silent together"),
@@ -169,7 +168,6 @@ _WIDE_FIRST_ACTIONS = {
     ComponentKind.STORAGE: FirstAction.INVESTIGATE_STORAGE,
     ComponentKind.DRIVER: FirstAction.FIX_SOFTWARE,
 }
-
 _WIDE_AT_FAULT = {
     ComponentKind.LEAF_SWITCH: AtFault.FABRIC,
     ComponentKind.FABRIC: AtFault.FABRIC,

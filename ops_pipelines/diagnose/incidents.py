@@ -35,7 +35,6 @@ from ops_pipelines.diagnose.hypothesis import by_urgency, diagnose, raised_respo
 
 _STAYS = 0.25
 """When no more than this share of a wide fault's nodes is still broken, those few have faults of their own."""
-
 Standing = tuple[Signal, NodeName, Component | None, JobId | None, str | None]
 
 
@@ -131,11 +130,7 @@ def is_relapse(incident: Incident, finding: Finding) -> bool:
 
 _BELIEVED = 0.6
 """As for raising an incident (`diagnosis.RAISED_AT`)."""
-
-
 # -- the world that findings are correlated against --
-
-
 _JUST_ENDED = timedelta(minutes=10)
 """A job that died of its own fault is gone from the node when its log line is read.
 Source: Meta RSC attributes a cause seen in the last 10 minutes of a job (arXiv 2410.21680)."""

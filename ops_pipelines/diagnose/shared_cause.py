@@ -19,7 +19,6 @@ Assumption; the replay measures what it costs."""
 MIN_EXPLAINED = 0.7
 """Share of all nodes in the same trouble that one place must explain: a rack does not explain five dark racks."""
 SHARED_STORAGE = "shared"
-
 WIDE_KINDS = frozenset(
     {
         ComponentKind.NVLINK_DOMAIN,
@@ -32,7 +31,6 @@ WIDE_KINDS = frozenset(
     }
 )
 """Parts wider than a node: what they break is nobody's node."""
-
 _PLACES: Mapping[Family, tuple[ComponentKind, ...]] = {
     Family.FABRIC: (ComponentKind.LEAF_SWITCH,),
     Family.SILENCE: (ComponentKind.RACK, ComponentKind.POWER_FEED),
@@ -41,7 +39,6 @@ _PLACES: Mapping[Family, tuple[ComponentKind, ...]] = {
 }
 """Trouble -> what its nodes may share that causes it, the narrowest first."""
 GATHERED_FAMILIES = tuple(_PLACES)
-
 _DAMAGE = frozenset({Family.COLLECTIVE, Family.STALL, Family.SLOWNESS})
 _EVERYTHING = frozenset(Family) - {Family.APPLICATION, Family.NORMAL, Family.DISK}
 _EXPLAINED: Mapping[Family, frozenset[Family]] = {

@@ -33,8 +33,6 @@ BANK_COLUMNS = (
     "remap_banks_max_count",
 )
 """Banks by what is left of their 8 spare rows, the worst class first."""
-
-
 _IDENTITIES = {"node", "device", "time", "gpu_serial", "gpu_uuid"}
 
 

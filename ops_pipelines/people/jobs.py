@@ -1,6 +1,6 @@
 """What the owners of jobs and their teams are told of one incident: what we did to a job, and what it lost. Pure.
 
-That a job will be moved, or erred by itself, an act of the plan tells its owner (`remediate.acts.commands`); a note
+That a job will be moved, or erred by itself, an act of the plan tells its owner (`remediate.verbs`); a note
 says it
 only where that act came to nothing. In observe mode nobody's job is touched, so there is nothing to tell.
 """

@@ -1,6 +1,6 @@
 """What the on-call is told of one incident: what is asked, what is done without them, and that it is over.
 
-A page that a plan or an escalation sends is an act with a receipt (`remediate.acts.commands`) and is not told twice.
+A page that a plan or an escalation sends is an act with a receipt (`remediate.verbs`) and is not told twice.
 Pure.
 """
 
@@ -34,7 +34,7 @@ from ops_pipelines.core.notes import (
 )
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import Mode
-from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.remediate.verbs import explain_action
 
 _REPAIRING = frozenset({IncidentState.ACTING, IncidentState.VERIFYING, IncidentState.PROBATION})
 

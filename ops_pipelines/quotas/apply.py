@@ -28,7 +28,7 @@ from ops_pipelines.quotas.guards import (
     refuse_without_consent,
     warnings_of,
 )
-from ops_pipelines.remediate.acts.facts import is_current
+from ops_pipelines.remediate.judgement import is_current
 from ops_pipelines.teams.desk import LimitsOn, TeamsDesk
 
 # -- sending one batch of quotas under the ledger's eyes --

@@ -18,7 +18,7 @@ from ops_pipelines.quotas.apply import apply, preview, settle
 from ops_pipelines.quotas.changes import ApplyRefused
 from ops_pipelines.quotas.proof import PROOFS
 from ops_pipelines.quotas.propose import Proposed, keep, proof_inputs, propose, store_lines, used_in
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.teams.desk import TeamsDesk
 
 _LOOKED_BACK = 20

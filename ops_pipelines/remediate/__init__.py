@@ -1,1 +1,10 @@
-"""What is done about an incident: decided, proved, guarded, performed, verified; and by hand."""
+"""From incidents to acts and back: decides, proves, guards, performs, verifies, returns. Nothing here knows Dagster.
+
+To be used by others: `decide` (a snapshot to a decision), `snapshot` (what it rests on), `gate` and `carry_out` (plans
+put in force and carried out), `reflex` (drains within a tick), `perform` and `judgement` (one act, on whose right),
+`verify` (repaired nodes), `by_hand` (what a person does), `due` and `moments` (when a run is worth starting),
+`oversight` (what nobody else waits for), `overlaps` (two copies of a job), `timeliness`, `ladder`, `standings`,
+`repair_report`, `restart_costs`, `bundle`; of `guardrails` the modules `facts`, `judge`, `consents` and `lints`.
+
+`plan_proof` and `act_proof` are the second opinion: they share the nouns of `core` with the rest, and no code.
+"""

@@ -160,18 +160,18 @@ def _save_all(
             except Exception as problem:  # see the charter: no fault of ours or the disk's stops an act
                 problems[name] = str(problem)
 
-    ending = _give_time(write, task="evidence-write", cluster=cluster, patience=writing)
+    ending = give_time(write, task="evidence-write", cluster=cluster, patience=writing)
     kept, refused = dict(saved), dict(problems)
     late = (
         "the evidence directory does not answer: an earlier write hangs; the next run that finds it well keeps it"
-        if ending is _Ending.HANGS
+        if ending is Ending.HANGS
         else f"{len(wanted)} at once took longer than {writing.total_seconds():g} s; the next run keeps it"
     )
     unkept = [name for name in (each.incident.incident for each in wanted) if name not in kept]
     return BundleReport(saved=kept, problems={name: refused.get(name, late) for name in unkept})
 
 
-class _Ending(Enum):
+class Ending(Enum):
     """How a task ended that was given a limited time."""
 
     DONE = "done"
@@ -185,12 +185,12 @@ _late: dict[tuple[str, str], Thread] = {}
 """(cluster, task) -> the thread that was late: while it lives no other is started, or each pass would leave one."""
 
 
-def _give_time(work: Callable[[Event], None], *, task: str, cluster: Cluster, patience: timedelta) -> _Ending:
+def give_time(work: Callable[[Event], None], *, task: str, cluster: Cluster, patience: timedelta) -> Ending:
     """Do `work` in a thread, and wait no longer than `patience`; from then on the event that it was given is set."""
     key = (cluster.name, task)
     earlier = _late.get(key)
     if earlier is not None and earlier.is_alive():
-        return _Ending.HANGS
+        return Ending.HANGS
     _late.pop(key, None)
     is_over = Event()
     working = Thread(target=work, args=(is_over,), name=task, daemon=True)
@@ -198,9 +198,9 @@ def _give_time(work: Callable[[Event], None], *, task: str, cluster: Cluster, pa
     working.join(patience.total_seconds())
     is_over.set()
     if not working.is_alive():
-        return _Ending.DONE
+        return Ending.DONE
     _late[key] = working
-    return _Ending.LATE
+    return Ending.LATE
 
 
 def _save(
@@ -341,11 +341,11 @@ def _look_around(
                 return
             found[each.incident] = _surroundings(each, recollection, now=now)
 
-    ending = _give_time(look, task="evidence-look", cluster=cluster, patience=patience)
+    ending = give_time(look, task="evidence-look", cluster=cluster, patience=patience)
     in_time = dict(found)
     why = (
         "the lake does not answer: an earlier question hangs"
-        if ending is _Ending.HANGS
+        if ending is Ending.HANGS
         else f"not read within {patience.total_seconds():g} s"
     )
     late = _Surroundings(files={}, missing=(f"lines and metrics around the event: {why}",))

@@ -3,7 +3,7 @@
 Mode and pause do not bind a person; budgets, declared nodes and foreign drains do.
 
 The report is `remediate.repair_report`'s. That a mended node is well is proven like after any repair of ours
-(`remediate.nodes.verify`): a person's word does not return a node.
+(`remediate.verify`): a person's word does not return a node.
 """
 
 import json
@@ -15,19 +15,18 @@ from datetime import datetime, timedelta
 from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import LedgerConflict, LedgerState
-from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import Digest, IncidentId, NodeName, is_rollout
-from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
+from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance, handed_to_people
 from ops_pipelines.core.observation import NodeInspection, NodeStatus
 from ops_pipelines.core.plan import Order
 from ops_pipelines.core.record import BundleError, SavedBundle
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.remediate.acts.commands import inspect_node
-from ops_pipelines.remediate.acts.facts import Lease
-from ops_pipelines.remediate.acts.perform import Progress, Stage, perform
 from ops_pipelines.remediate.guardrails.consents import taken_nodes
 from ops_pipelines.remediate.guardrails.facts import drain_owner, drain_reason
+from ops_pipelines.remediate.judgement import Lease
+from ops_pipelines.remediate.perform import Progress, Stage, perform
 from ops_pipelines.remediate.repair_report import RepairReport, as_markdown, queued_at, write_report
+from ops_pipelines.remediate.verbs import inspect_node
 
 # -- what a person does by hand, through the same guardrails --
 
@@ -150,18 +149,8 @@ def _put_back(resume: Action, state: LedgerState, cluster: Cluster, *, lease: Le
 
 def _open(node: NodeName, cluster: Cluster, state: LedgerState, *, actor: str, why: str) -> Incident:
     now = cluster.clock.now()
-    incident = Incident(
-        incident=IncidentId(f"INC-{state.incident_count + 1:04d}"),
-        state=IncidentState.ESCALATED,
-        response=Response.PAGE,
-        nodes=frozenset({node}),
-        gpus=frozenset(),
-        victims=frozenset(),
-        findings=(),
-        opened_at=now,
-        changed_at=now,
-        note=_asked_for(actor, why),
-    )
+    incident = handed_to_people(number=state.incident_count + 1, note=_asked_for(actor, why), now=now)
+    incident = replace(incident, nodes=frozenset({node}))
     cluster.ledger.change_incident(incident, actor=actor, now=now)
     return incident
 

@@ -15,10 +15,9 @@ from ops_pipelines.core.identity import NodeName, digest_of
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import NodeStatus, Observation, seen_by_ourselves
 from ops_pipelines.core.policy import Durations
-from ops_pipelines.diagnose.closing import WATCHED, is_clearing_due
-from ops_pipelines.diagnose.correlate import is_renewal_due
+from ops_pipelines.diagnose.correlate import WATCHED, is_clearing_due, is_renewal_due
 from ops_pipelines.remediate.guardrails.consents import taken_nodes
-from ops_pipelines.remediate.testimony import BOOT_TIME_JITTER
+from ops_pipelines.remediate.verbs import BOOT_TIME_JITTER
 from ops_pipelines.remediate.verification import repair_finished_at
 
 _RETRY_AT_MOST = timedelta(minutes=5)
@@ -64,37 +63,28 @@ def due_remediation(
             evidence_after=seen_through,
         )
     for incident in state.incidents:
-        if incident.state in (IncidentState.OPEN, IncidentState.ESCALATED) and is_clearing_due(
-            incident, conditions, now=now
-        ):
-            seq = state.last_change_seq.get(incident.incident, 0)
-            return Due(
-                run_key=f"clear:{incident.incident}:{seq}:{turn}",
-                reason=f"the conditions of {incident.incident} are gone",
-            )
+        key = f"{incident.incident}:{state.last_change_seq.get(incident.incident, 0)}:{turn}"
+        is_unanswered = incident.state in (IncidentState.OPEN, IncidentState.ESCALATED)
+        if is_unanswered and is_clearing_due(incident, conditions, now=now):
+            return Due(run_key=f"clear:{key}", reason=f"the conditions of {incident.incident} are gone")
         if is_renewal_due(incident, now=now):
-            seq = state.last_change_seq.get(incident.incident, 0)
-            return Due(
-                run_key=f"renew:{incident.incident}:{seq}:{turn}",
-                reason=f"nodes of {incident.incident} broke anew",
-            )
+            return Due(run_key=f"renew:{key}", reason=f"nodes of {incident.incident} broke again")
     candidates = []
     for incident in state.incidents:
         if incident.state not in (IncidentState.OPEN, IncidentState.ACTING) or _is_only_watched(incident, now=now):
             continue
         touched_at = last_touched_at(incident, state)
-        is_asked_anew = rules_changed_at is not None and rules_changed_at > touched_at
-        since = rules_changed_at if is_asked_anew and rules_changed_at is not None else touched_at
+        since = touched_at if rules_changed_at is None else max(touched_at, rules_changed_at)
         launch_number = _launch_number(now - since, retry_after)
-        if launch_number > 0 or is_asked_anew:
+        if launch_number > 0 or since > touched_at:
             seq = state.last_change_seq.get(incident.incident, 0)
             # A key is remembered for good, and those of the count before may have been used up.
-            under = f":{since:%Y%m%d%H%M%S}" if is_asked_anew else ""
+            under = f":{since:%Y%m%d%H%M%S}" if since > touched_at else ""
             candidates.append((seq, incident.incident, launch_number, under))
     if not candidates:
         return None
     seq, name, launch_number, under = max(candidates)
-    why = "is asked anew under changed rules" if under else "waits for its next step"
+    why = "is asked again under changed rules" if under else "waits for its next step"
     return Due(run_key=f"remediate:{name}:{seq}:{launch_number}{under}", reason=f"{name} {why}")
 
 
@@ -145,108 +135,98 @@ def due_verification(
     is over, or when something that would end it badly has lasted; a job that was moved, at growing distances, until it
     is seen to go on.
     """
-    by_name = {node.node: node for node in nodes}
+    look = _Look(
+        state=state,
+        nodes={node.node: node for node in nodes},
+        conditions=conditions,
+        durations=durations,
+        retry_after=retry_after,
+        now=now,
+    )
     taken = taken_nodes(state.owned, state.records)
-    found = [
-        due
-        for incident in state.incidents
-        if not incident.nodes & taken.keys()
-        and (
-            due := _due_of(incident, state, by_name, conditions, durations=durations, retry_after=retry_after, now=now)
-        )
-        is not None
-    ]
+    found = [look.due_of(incident) for incident in state.incidents if not incident.nodes & taken.keys()]
+    return due_together([due for due in found if due is not None], also="so is")
+
+
+def due_together(found: Sequence[Due], *, also: str) -> Due | None:
+    """Return the one run that sees to all of them; None if nothing is due.
+
+    A key that stays the same for minutes must not hide what becomes due meanwhile.
+    """
     if len(found) < 2:
         return found[0] if found else None
-    # One run sees to all of them. A key that stays the same for minutes must not hide what becomes due meanwhile.
     keys = digest_of(*sorted(due.run_key for due in found))[:12]
-    return Due(run_key=f"{found[0].run_key}+{keys}", reason=f"{found[0].reason}; so is {len(found) - 1} more")
+    return Due(run_key=f"{found[0].run_key}+{keys}", reason=f"{found[0].reason}; {also} {len(found) - 1} more")
 
 
-def _due_of(
-    incident: Incident,
-    state: LedgerState,
-    nodes: Mapping[NodeName, NodeStatus],
-    conditions: Collection[Observation],
-    *,
-    durations: Durations,
-    retry_after: timedelta,
-    now: datetime,
-) -> Due | None:
-    seq = state.last_change_seq.get(incident.incident, 0)
-    names = ", ".join(sorted(incident.nodes))
-    match incident.state:
-        case IncidentState.VERIFYING:
-            records = tuple(record for record in state.records if record.action.incident == incident.incident)
-            quiet_for = now - repair_finished_at(incident, records)
-            if quiet_for >= durations.soak:
-                number = _launch_number(quiet_for - durations.soak, retry_after)
-                return Due(
-                    run_key=f"verify:{incident.incident}:{seq}:{number}",
-                    reason=f"{names} is repaired and has been quiet long enough",
-                )
-            is_tested = any(
-                each.action.verb is Verb.CHECK and each.action.try_number == incident.plan_count for each in records
-            )
-            if is_tested or quiet_for < _SETTLES:
-                return None
-            number = _launch_number(quiet_for - _SETTLES, retry_after)
-            return Due(
-                run_key=f"test:{incident.incident}:{seq}:{number}", reason=f"{names} is repaired: its tests begin"
-            )
-        case IncidentState.PROBATION:
-            return _due_on_probation(
-                incident, nodes, conditions, seq=seq, durations=durations, retry_after=retry_after, now=now
-            )
-        case IncidentState.IN_REPAIR | IncidentState.ESCALATED:
-            return _due_to_follow(incident, since=incident.changed_at, seq=seq, retry_after=retry_after, now=now)
-        case IncidentState.ACTING if _is_back(incident, state, nodes):
-            number = _launch_number(now - last_touched_at(incident, state), retry_after)
-            return Due(run_key=f"verify:{incident.incident}:{seq}:{number}", reason=f"{names} is back from its restart")
-    return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What is known when it is asked which node is to be looked at."""
 
+    state: LedgerState
+    nodes: Mapping[NodeName, NodeStatus]
+    conditions: Collection[Observation]
+    durations: Durations
+    retry_after: timedelta
+    now: datetime
 
-def _due_on_probation(
-    incident: Incident,
-    nodes: Mapping[NodeName, NodeStatus],
-    conditions: Collection[Observation],
-    *,
-    seq: int,
-    durations: Durations,
-    retry_after: timedelta,
-    now: datetime,
-) -> Due | None:
-    assert incident.returned_at is not None  # the caller has looked
-    over_for = now - incident.returned_at - durations.probation
-    name = ", ".join(sorted(incident.nodes))
-    if over_for >= timedelta(0):
-        number = _launch_number(over_for, retry_after)
-        return Due(run_key=f"probation:{incident.incident}:{seq}:{number}", reason=f"the probation of {name} is over")
-    confirm = max(durations.confirm_unreachable_after, durations.confirm_gpu_missing_after)
-    lasting = [
-        now - each.observed_at - confirm
-        for each in seen_by_ourselves(conditions)
-        if each.node in incident.nodes and each.observed_at > incident.returned_at
-    ]
-    if lasting and max(lasting) >= timedelta(0):
-        number = _launch_number(max(lasting), retry_after)
-        return Due(run_key=f"relapse:{incident.incident}:{seq}:{number}", reason=f"{name} shows trouble on probation")
-    number = _launch_number(now - incident.returned_at, retry_after)
-    if number > 0 and any(each in nodes and not nodes[each].is_last_choice for each in incident.nodes):
-        return Due(run_key=f"mark:{incident.incident}:{seq}:{number}", reason=f"{name} is no last choice any more")
-    return _due_to_follow(incident, since=incident.returned_at, seq=seq, retry_after=retry_after, now=now)
-
-
-def _due_to_follow(
-    incident: Incident, *, since: datetime, seq: int, retry_after: timedelta, now: datetime
-) -> Due | None:
-    number = _launch_number(now - since, retry_after)
-    if number == 0 or not any(each.progressed_at is None and not each.ended_as for each in incident.recoveries):
+    def due_of(self, incident: Incident) -> Due | None:
+        names = ", ".join(sorted(incident.nodes))
+        match incident.state:
+            case IncidentState.VERIFYING:
+                return self._due_to_verify(incident, names)
+            case IncidentState.PROBATION:
+                return self._due_on_probation(incident, names)
+            case IncidentState.IN_REPAIR | IncidentState.ESCALATED:
+                return self._due_to_follow(incident, since=incident.changed_at)
+            case IncidentState.ACTING if _is_back(incident, self.state, self.nodes):
+                since = self.now - last_touched_at(incident, self.state)
+                return self._due("verify", incident, since, f"{names} is back from its restart")
         return None
-    return Due(
-        run_key=f"follow:{incident.incident}:{seq}:{number}",
-        reason=f"a job that {incident.incident} moved is not yet seen to go on",
-    )
+
+    def _due(self, kind: str, incident: Incident, elapsed: timedelta, reason: str) -> Due:
+        seq = self.state.last_change_seq.get(incident.incident, 0)
+        number = _launch_number(elapsed, self.retry_after)
+        return Due(run_key=f"{kind}:{incident.incident}:{seq}:{number}", reason=reason)
+
+    def _due_to_verify(self, incident: Incident, names: str) -> Due | None:
+        records = tuple(record for record in self.state.records if record.action.incident == incident.incident)
+        quiet_for = self.now - repair_finished_at(incident, records)
+        soaked_for = quiet_for - self.durations.soak
+        if soaked_for >= timedelta(0):
+            return self._due("verify", incident, soaked_for, f"{names} is repaired and has been quiet long enough")
+        is_tested = any(
+            each.action.verb is Verb.CHECK and each.action.try_number == incident.plan_count for each in records
+        )
+        if is_tested or quiet_for < _SETTLES:
+            return None
+        return self._due("test", incident, quiet_for - _SETTLES, f"{names} is repaired: its tests begin")
+
+    def _due_on_probation(self, incident: Incident, names: str) -> Due | None:
+        assert incident.returned_at is not None  # what is on probation was returned
+        watched_for = self.now - incident.returned_at
+        if watched_for >= self.durations.probation:
+            over_for = watched_for - self.durations.probation
+            return self._due("probation", incident, over_for, f"the probation of {names} is over")
+        confirm = max(self.durations.confirm_unreachable_after, self.durations.confirm_gpu_missing_after)
+        lasting = [
+            self.now - each.observed_at - confirm
+            for each in seen_by_ourselves(self.conditions)
+            if each.node in incident.nodes and each.observed_at > incident.returned_at
+        ]
+        if lasting and max(lasting) >= timedelta(0):
+            return self._due("relapse", incident, max(lasting), f"{names} shows trouble on probation")
+        is_forgotten = any(each in self.nodes and not self.nodes[each].is_last_choice for each in incident.nodes)
+        if is_forgotten and _launch_number(watched_for, self.retry_after) > 0:
+            return self._due("mark", incident, watched_for, f"{names} is no last choice any more")
+        return self._due_to_follow(incident, since=incident.returned_at)
+
+    def _due_to_follow(self, incident: Incident, *, since: datetime) -> Due | None:
+        is_open = any(each.progressed_at is None and not each.ended_as for each in incident.recoveries)
+        if not is_open or _launch_number(self.now - since, self.retry_after) == 0:
+            return None
+        reason = f"a job that {incident.incident} moved is not yet seen to continue"
+        return self._due("follow", incident, self.now - since, reason)
 
 
 def last_touched_at(incident: Incident, state: LedgerState) -> datetime:

@@ -1,14 +1,17 @@
 """Pictures of remediation: nodes x rungs, who waits for hands, probations, GPU-hours saved, and what a plan leaves.
 
-Says what the bars are of; drawing them is `bar_rows`'. Each picture has its sentence where there is nothing to draw.
+Says what the bars are of; drawing them is `report.pictures.bars`'. Each picture has its sentence where there is nothing
+to draw. Imported where pages are made: it needs pandas.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 from ops_pipelines.core.plan import BlastRadius, Remaining
 from ops_pipelines.remediate.ladder import Rung
+from ops_pipelines.remediate.standings import Probation, Standing
 from ops_pipelines.report.document import Shade
 from ops_pipelines.report.markdown import escape_markdown
 from ops_pipelines.report.pictures.bars import BarRow, Sheet, large_rows, small_rows
@@ -48,25 +51,6 @@ _GROUPED_FROM = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LadderRow:
-    """Where one node stands."""
-
-    node: str
-    rung: Rung
-    failed: frozenset[Rung]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeBar:
-    """A stretch of time of one node."""
-
-    node: str
-    begins_at: datetime
-    ends_at: datetime | None
-    """None: it has no end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """One picture in two sizes, as Markdown; drawn when asked for."""
 
@@ -86,7 +70,7 @@ class Picture:
         return large_rows(self.rows, sheet=self.sheet, words=self.words)
 
 
-def ladder_picture(standings: Collection[LadderRow]) -> Picture:
+def ladder_picture(standings: Collection[Standing]) -> Picture:
     """Return nodes x rungs, the highest first; many nodes as groups that stand alike."""
     if not standings:
         return _only(_LADDER, "No node stands above watching.")
@@ -99,9 +83,7 @@ def ladder_picture(standings: Collection[LadderRow]) -> Picture:
         names = sorted(nodes)
         groups = [[name] for name in names] if len(standings) <= _GROUPED_FROM else [names]
         rows += [_ladder_row(group, rung, failed) for group in groups]
-    counts: dict[Rung, int] = {}
-    for each in standings:
-        counts[each.rung] = counts.get(each.rung, 0) + 1
+    counts = Counter(each.rung for each in standings)
     told = (
         ""
         if len(standings) <= _GROUPED_FROM
@@ -131,17 +113,13 @@ def _joined(parts: Sequence[tuple[float, Shade]]) -> tuple[tuple[float, Shade], 
     return tuple(found)
 
 
-def queue_picture(waiting: Sequence[TimeBar], *, now: datetime) -> Picture:
-    """Return who waits for hands how long, the longest first."""
+def queue_picture(waiting: Mapping[str, datetime], *, now: datetime) -> Picture:
+    """Return which nodes wait for hands, and how long since then, the longest first."""
     if not waiting:
         return _only(_QUEUE, "The repair queue is empty.")
     rows = [
-        BarRow(
-            label=each.node,
-            parts=((max(0.0, (now - each.begins_at).total_seconds()), Shade.ORANGE),),
-            number=_duration(now - each.begins_at),
-        )
-        for each in sorted(waiting, key=lambda bar: (bar.begins_at, bar.node))
+        BarRow(label=node, parts=((_seconds(now - since), Shade.ORANGE),), number=_duration(now - since))
+        for node, since in sorted(waiting.items(), key=lambda each: (each[1], each[0]))
     ]
     return Picture(
         rows=tuple(rows),
@@ -150,21 +128,20 @@ def queue_picture(waiting: Sequence[TimeBar], *, now: datetime) -> Picture:
     )
 
 
-def probation_picture(bars: Sequence[TimeBar], *, now: datetime) -> Picture:
+def probation_picture(probations: Sequence[Probation], *, now: datetime) -> Picture:
     """Return how much of each probation is left, the one that ends first first."""
-    ends = [(bar.ends_at, bar) for bar in bars if bar.ends_at is not None]
-    if not ends:
+    if not probations:
         return _only(_PROBATION, "No node is on probation.")
     rows = [
         BarRow(
-            label=bar.node,
+            label=each.node,
             parts=(
-                (_seconds(min(now, end) - bar.begins_at), Shade.GREY),
-                (_seconds(end - max(now, bar.begins_at)), Shade.GREEN),
+                (_seconds(min(now, each.until) - each.since), Shade.GREY),
+                (_seconds(each.until - max(now, each.since)), Shade.GREEN),
             ),
-            number=f"{_duration(end - now)} left" if end > now else "over",
+            number=f"{_duration(each.until - now)} left" if each.until > now else "over",
         )
-        for end, bar in sorted(ends, key=lambda pair: (pair[0], pair[1].node))
+        for each in sorted(probations, key=lambda each: (each.until, each.node))
     ]
     return Picture(
         rows=tuple(rows), sheet=_PROBATION, words=f"{_counted(len(rows), 'node')} on probation · green: time left"

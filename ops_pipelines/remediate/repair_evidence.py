@@ -23,7 +23,7 @@ from ops_pipelines.core.node_tests import (
 )
 from ops_pipelines.core.observation import NodeInspection
 from ops_pipelines.remediate.ladder import RUNGS, Rung, rung_of
-from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.remediate.verbs import explain_action
 
 NO_LIMIT = "no limit known"
 _REASONS_AT_MOST = 15

@@ -1,27 +1,33 @@
-"""The acts of one repair, in their order; what it costs whom and what else was considered, in words.
+"""The acts of one repair in their order, what is left of them where some are forbidden, and the drains after a storm.
 
 Unreachable is not dead: there the fence is the power switch, and only a node without power is declared down. Which
-repair it is, `ladder` says; when each job is moved, `timing`.
+repair it is, `ladder` says; when each job is moved, `timing`; whose approval each act needs, `guardrails.consents`.
+What a repair costs whom, and what else was considered, is written here in words.
 
-The plan itself is `remediation`'s; what the owner of a job is told is `repair_steps`'.
+Nothing is started that could not be brought to its end: a job is held only where everything up to its release is
+allowed. For a mass event nothing stronger than a drain is done; which nodes broke by themselves, `diagnose` says.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
-from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.action import JOB_VERBS, Action, ActionRecord, Verb
 from ops_pipelines.core.fault import FIRST_STEPS
 from ops_pipelines.core.finding import REPAIRS, Response
-from ops_pipelines.core.identity import JobAttempt, JobId, NodeName
-from ops_pipelines.core.incident import Incident
+from ops_pipelines.core.identity import JobAttempt, JobId, NodeName, PlanId, Topology
+from ops_pipelines.core.incident import Incident, driving
 from ops_pipelines.core.observation import Checkpointing, JobStatus, NodeStatus
-from ops_pipelines.core.plan import JobTiming, Moment
+from ops_pipelines.core.plan import BlastRadius, JobTiming, Moment
+from ops_pipelines.core.policy import ActionClass, Consent, Policy
+from ops_pipelines.core.proof import Authority, Refusal
+from ops_pipelines.diagnose.correlate import is_hard
 from ops_pipelines.diagnose.hypothesis import gpus_to_reset
+from ops_pipelines.remediate.guardrails.blast_radius import judge_proof, prove
+from ops_pipelines.remediate.guardrails.consents import CLASS_OF, needs_yes
 from ops_pipelines.remediate.guardrails.facts import ClusterFacts, drain_reason
-from ops_pipelines.remediate.job_fate import is_silent
-from ops_pipelines.remediate.job_moves import MOVED, ActionMaker, Move, is_leaving, let_go_on, take_off
-
-# -- the acts of one repair, in their order --
+from ops_pipelines.remediate.guardrails.judge import judge
+from ops_pipelines.remediate.job_moves import MOVED, ActionMaker, Move, is_leaving, is_silent, let_go_on, take_off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,9 +236,6 @@ def notice_of(situation: Situation, job: JobStatus) -> str:
     return where + f"It is left running: {why}. Please save and end it."
 
 
-# -- what a repair costs whom --
-
-
 def effects_of(situation: Situation, facts: ClusterFacts) -> tuple[str, ...]:
     """Return what the repair costs whom, one sentence a job; losses in GPU-hours, as if it were moved now."""
     effects = [f"job {attempt.job}, held by an earlier plan, is released" for attempt in situation.held]
@@ -305,3 +308,176 @@ def _words_of_moment(moment: Moment) -> str:
 
 def _words(response: Response) -> str:
     return response.name.lower().replace("_", " ")
+
+
+_GIVES_BACK = frozenset({Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE, Verb.UNRESERVE})
+
+
+def within_consents(situation: Situation, policy: Policy) -> Situation:
+    """Return the repair with every job left running that may not be moved, or could not be let go on a silent node.
+
+    What an earlier plan holds is still owed its release.
+    """
+    forbidden = next((kind for kind in _needed_to_move(situation) if _is_forbidden(kind, policy)), None)
+    if forbidden is None:
+        return situation
+    reason = policy.says_of(forbidden)
+    staying = (
+        replace(each, moment=Moment.JOB_END, until=None, reason=reason) if each.moment in MOVED else each
+        for each in situation.timings
+    )
+    return replace(situation, timings=tuple(staying), spares={})
+
+
+def drain_first(actions: Sequence[Action], policy: Policy) -> tuple[Action, ...]:
+    """Return the acts with the drain before the holds, where it needs nobody's yes and a hold does.
+
+    Otherwise the jobs of a silent node are held first, because a drain may have to wait for budget; a yes takes longer.
+    """
+    drains = tuple(each for each in actions if each.verb is Verb.DRAIN)
+    waits = any(each.verb is Verb.HOLD and needs_yes(each, policy, among=actions) for each in actions)
+    if not waits or any(needs_yes(each, policy) for each in drains):
+        return tuple(actions)
+    return (*drains, *(each for each in actions if each.verb is not Verb.DRAIN))
+
+
+def up_to_forbidden(actions: Sequence[Action], situation: Situation, policy: Policy) -> tuple[Action, ...]:
+    """Return the acts before the first forbidden one, and a page that names it in place of the rest.
+
+    Only where they take the node out of service: a broken node that goes on taking work is not better for having had
+    a job moved off it. What an earlier plan holds on a silent node stays held, and the page says so.
+    """
+    number = next((index for index, each in enumerate(actions) if is_forbidden(each, policy)), None)
+    if number is None:
+        return tuple(actions)
+    before = list(actions[:number])
+    let_go = {each.attempt for each in before if each.verb is Verb.RELEASE}
+    kept = [
+        each for each in before if each.verb not in JOB_VERBS or each.attempt in let_go or _is_of_staying(each, before)
+    ]
+    if not any(each.verb is Verb.DRAIN for each in kept) and not situation.is_foreign:
+        kept = []
+    forbidden = actions[number]
+    owed = [attempt.job for attempt in situation.held if attempt not in let_go]
+    still_held = f" Still held by an earlier plan, to be released by you: job {', '.join(owed)}." if owed else ""
+    done = "It is drained; " if any(each.verb is Verb.DRAIN for each in kept) else ""
+    asked = f"{forbidden.verb.value.replace('_', ' ')} of {forbidden.target}"
+    text = (
+        f"{situation.node.node}: {situation.incident.cause}. {done}{policy.says_of(CLASS_OF[forbidden.verb])}, "
+        f"so {asked} is left to you.{still_held}"
+    )
+    return (*kept, ActionMaker(situation.incident).page(text))
+
+
+def is_forbidden(action: Action, policy: Policy) -> bool:
+    """Return whether a plan must not hold this act: what gives back is never forbidden, nor are messages."""
+    kind = None if action.verb in _GIVES_BACK else CLASS_OF.get(action.verb)
+    return kind is not None and _is_forbidden(kind, policy)
+
+
+def _is_of_staying(action: Action, before: Sequence[Action]) -> bool:
+    """Return whether an act on a job is a word to the owner of one that is not moved: that stays true."""
+    return action.verb is Verb.NOTIFY_OWNER and not any(
+        each.verb is Verb.HOLD and each.attempt == action.attempt for each in before
+    )
+
+
+def _needed_to_move(situation: Situation) -> tuple[ActionClass, ...]:
+    return (ActionClass.MOVE_JOBS, ActionClass.POWER) if situation.is_fenced_by_power else (ActionClass.MOVE_JOBS,)
+
+
+def _is_forbidden(kind: ActionClass, policy: Policy) -> bool:
+    return policy.consent_to(kind) is Consent.FORBID
+
+
+_NAMED_COUNT = 8
+_BURST = timedelta(seconds=10)
+"""What a driver says of one fault comes within that."""
+_INTENDED = PlanId("intended")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StormDrains:
+    """Drains that may be begun now, one page, and what that touches."""
+
+    actions: tuple[Action, ...]
+    effects: tuple[str, ...]
+    proof: BlastRadius | None
+
+
+def drain_struck(incident: Incident, facts: ClusterFacts, *, policy: Policy, topology: Topology) -> StormDrains:
+    """Return the answer to the struck nodes of a mass event, by the time of what struck each last.
+
+    Only what needs nobody's yes is drained: whoever is paged learns which nodes stay in service, and why.
+    """
+    act = ActionMaker(incident)
+    drains: list[Action] = []
+    left: dict[NodeName, str] = {}
+    said = {node: _fault_of(incident, node) for node in incident.renewed}
+    now_facts = facts
+    for node in sorted(incident.renewed, key=lambda name: (said[name][0], name)):
+        status = facts.nodes.get(node)
+        if status is not None and status.is_drained:
+            continue
+        drain = act.on_node(Verb.DRAIN, node, drain_reason(incident.incident, said[node][1]))
+        refusal = _why_not(drain, drains, now_facts, facts, policy=policy, topology=topology)
+        if refusal is not None:
+            left[node] = f"{refusal.guardrail}: {refusal.reason}"
+            continue
+        drains.append(drain)
+        intended = ActionRecord(action=drain, plan=_INTENDED, begun_at=facts.taken_at)
+        now_facts = replace(now_facts, records=(*now_facts.records, intended))
+    page = act.page(_storm_text(incident, drains, left, {node: why for node, (_, why) in said.items()}))
+    effects = tuple(f"{drain.node} takes no new jobs; what runs there goes on" for drain in drains[:_NAMED_COUNT])
+    return StormDrains(
+        # The first drain is the reflex's. The page waits for no other: one that must wait is not to keep it back.
+        actions=(*drains[:1], page, *drains[1:]),
+        effects=effects or ("nothing is touched",),
+        proof=prove(tuple(drains), (), facts, policy=policy, topology=topology) if drains else None,
+    )
+
+
+def _why_not(
+    drain: Action,
+    before: list[Action],
+    facts_then: ClusterFacts,
+    facts: ClusterFacts,
+    *,
+    policy: Policy,
+    topology: Topology,
+) -> Refusal | None:
+    refusal = judge(drain, facts_then, policy=policy, topology=topology, authority=Authority.AUTOPILOT)
+    return refusal or judge_proof(prove((*before, drain), (), facts, policy=policy, topology=topology))
+
+
+def _fault_of(incident: Incident, node: NodeName) -> tuple[float, str]:
+    """Return when the newest hard fault of a node was seen, for sorting, and what it was: the fault before the wish."""
+    hard = [each for each in incident.findings if each.node == node and is_hard(each)]
+    if not hard:
+        return 0.0, "a hard fault"
+    newest_at = max(each.last_at or each.found_at for each in hard)
+    burst = [each for each in hard if newest_at - (each.last_at or each.found_at) <= _BURST]
+    return newest_at.timestamp(), driving(burst).explanation.partition("; ")[0]
+
+
+def _storm_text(incident: Incident, drains: list[Action], left: dict[NodeName, str], said: dict[NodeName, str]) -> str:
+    drained = [drain.node for drain in drains if drain.node is not None]
+    kinds = sorted({said[node] for node in incident.renewed})
+    more = f" and {len(kinds) - _NAMED_COUNT} more kinds" if len(kinds) > _NAMED_COUNT else ""
+    sentences = [
+        f"{incident.incident}, a mass event that you have: {len(incident.renewed)} of its nodes broke anew "
+        f"({_listed(sorted(incident.renewed))}): {', '.join(kinds[:_NAMED_COUNT])}{more}",
+        f"drained within the budget: {_listed(drained)}" if drained else "no node was drained",
+    ]
+    if left:
+        why = sorted(set(left.values()))[0]
+        sentences.append(
+            f"left in service, where jobs may start on them: {_listed(sorted(left))} ({why}); drain them by hand, or "
+            "make room"
+        )
+    return ". ".join(sentences) + ". Nothing stronger is done by itself."
+
+
+def _listed(nodes: list[NodeName]) -> str:
+    more = f" and {len(nodes) - _NAMED_COUNT} more" if len(nodes) > _NAMED_COUNT else ""
+    return ", ".join(nodes[:_NAMED_COUNT]) + more

@@ -1,8 +1,10 @@
-"""Whether we are as fast as the hold of a silent node's jobs needs: measured while running, kept, and judged.
+"""Whether we are as fast as the hold of a silent node's jobs needs: reckoned, measured while running, and judged.
 
-What check-config reckons with is compared with what is measured. Where that is later than the scheduler's own limit
-allows, `auto` becomes `approve` until we have been on time for a while. What is kept are two short lines of the ledger
-that are written over: no history. Telling people is `plans.overdue`'s, refusing acts `acts.judgement`'s.
+At its silence limit the scheduler starts the jobs of a silent node elsewhere, while their old processes may still
+write. Only a hold that comes well before prevents the second copy. What check-config reckons with is compared with what
+is measured; where that is later than the limit allows, `auto` becomes `approve` until we have been on time for a while.
+What is kept are two short lines of the ledger that are written over: no history. Informing people is `oversight`'s,
+refusing acts `judgement`'s; reading the scheduler's limits belongs to adapters.
 """
 
 import json
@@ -15,8 +17,178 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import GIVEN_UP, NodeStatus, Signal
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy, Risk
+from ops_pipelines.core.scheduler import SchedulerLimits
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.remediate.guardrails.fencing_room import Pace, find_gaps, find_lateness
+from ops_pipelines.remediate.ladder import Objection, find_gaps
+
+SENSOR_TICK = timedelta(seconds=5)
+"""Dagster's sensor loop: on an idle host, what happened just after one look waits this long for the next."""
+RUN_START = timedelta(seconds=10)
+"""How long after its request a run acts on an idle host: 3 to 8 s were measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast we are: on an idle host, as check-config reckons, or as it was measured while running."""
+
+    look: timedelta = SENSOR_TICK
+    """How late conditions are read."""
+    run_start: timedelta = RUN_START
+    lease: timedelta = timedelta(0)
+    """For how long nobody held the right to act: what was under way was refused meanwhile."""
+    notice: timedelta = timedelta(0)
+    """How long after a node's last answer its silence was first seen, where that was measured; 0: it was not."""
+
+    @property
+    def is_quick(self) -> bool:
+        """Return whether nothing takes longer than on an idle host."""
+        within = self.look <= SENSOR_TICK and self.run_start <= RUN_START
+        return within and not self.lease and not self.notice
+
+
+BUSY = Pace(look=timedelta(seconds=35), run_start=timedelta(seconds=45))
+"""What check-config reckons with, for who is to hold jobs in time must do so on a bad day. Measured on a host whose
+cores were all busy (Slurm 22.05, SlurmdTimeout 180 s): silences were seen 120 s after a death, which leaves 35 s beside
+a ping of 60 s, MessageTimeout 10 s and look_every 15 s; a run acted 36 s after its request; here a quarter more."""
+
+
+def find_objections(limits: SchedulerLimits, policy: Policy) -> tuple[Objection, ...]:
+    """Return what speaks against acting by ourselves under these limits. Only `mode: auto` is refused."""
+    is_auto = policy.mode is Mode.AUTO
+    verdict = "mode: auto is refused" if is_auto else "mode: auto would be refused"
+    lacks, cautions = _lacks(limits, policy, BUSY), _cautions(limits)
+    if not limits.unguarded:
+        # No second copy starts. What is lost is time: the job waits held until its node is seen to be clear.
+        cautions = [*(f"the start guard will have to hold jobs: {reason}" for reason in lacks), *cautions]
+        lacks = []
+    else:
+        why = (
+            f"restarts are not guarded: {limits.unguarded}. Run `ops-pipelines guard install` where slurmctld runs, "
+            f"or take the risk by name in policy.yaml: accepted_risks: {{{Risk.NO_START_GUARD.value}: who, and why}}"
+        )
+        taken = policy.accepted_risks.get(Risk.NO_START_GUARD)
+        if taken is None:
+            lacks.insert(0, why)
+        else:
+            cautions.insert(0, f"restarts are not guarded ({limits.unguarded}); the risk is taken: {taken}")
+    refusals = [Objection(reason=f"{verdict}: {reason}", is_refusal=is_auto) for reason in lacks]
+    return (*refusals, *(Objection(reason=reason, is_refusal=False) for reason in cautions))
+
+
+def find_lateness(limits: SchedulerLimits, policy: Policy, measured: Pace) -> str | None:
+    """Return why a measured pace is too slow where that of an idle host is not; None where it is not too slow."""
+    if _lacks(limits, policy, Pace()):
+        return None  # No pace would do: check-config has said so, and nothing new is learnt.
+    pace = replace(measured, look=max(SENSOR_TICK, measured.look), run_start=max(RUN_START, measured.run_start))
+    lacks = _lacks(limits, policy, pace)
+    if not lacks:
+        return None
+    slow = []
+    if measured.look > SENSOR_TICK:
+        slow.append(
+            f"nodes were looked at {_seconds(measured.look)} late ({_seconds(SENSOR_TICK)} on an idle host): the "
+            "daemon or the code server gets too little CPU, or the scheduler answers slowly"
+        )
+    if measured.run_start > RUN_START:
+        slow.append(
+            f"a run that acts came to act {_seconds(measured.run_start)} after its request "
+            f"({_seconds(RUN_START)} on an idle host): the host is busy, or too many runs start at once"
+        )
+    if measured.lease:
+        slow.append(
+            f"nobody held the right to act for {_seconds(measured.lease)}, because its lease was not renewed in time: "
+            "the code server gets too little CPU, stood still or was restarted, or the database answers slowly"
+        )
+    if measured.notice > _noticed_after(limits, policy):
+        slow.append(
+            f"a silence was first seen {_seconds(measured.notice)} after the node's last answer, by when the scheduler "
+            "gave it up: the scheduler is slow to tell, or we were to look"
+        )
+    return f"{'; '.join(slow)}. {lacks[0]}"
+
+
+def _lacks(limits: SchedulerLimits, policy: Policy, pace: Pace) -> list[str]:
+    if limits.silence_limit is None or limits.ping_interval is None:
+        return []
+    silence, ping = limits.silence_limit, limits.ping_interval
+    look, first_try = policy.durations.look_every, _first_try(policy)
+    seen_after = max(ping + limits.answer_limit + pace.look, pace.notice - look)
+    danger = (
+        f"at SlurmdTimeout ({_seconds(silence)}) the scheduler itself gives a silent node up and starts its jobs "
+        "elsewhere, while the old processes may still write"
+    )
+    noticing = (
+        f"a ping every {_seconds(ping)}, MessageTimeout {_seconds(limits.answer_limit)} and a look that is up to "
+        f"{_seconds(pace.look)} late"
+    )
+    lacks = []
+    if seen_after >= silence / 2:
+        lacks.append(
+            f"{danger}. The silence is noticed only after up to {_seconds(seen_after)} ({noticing}), which must be "
+            f"below half of SlurmdTimeout, {_seconds(silence / 2)}. {_raise(limits, seen_after - ping, share=0.5)}"
+        )
+    start = pace.run_start + pace.lease
+    held_after = seen_after + look + first_try + start
+    if held_after >= silence:
+        room = silence - seen_after - look - start
+        lower = "" if room <= timedelta(0) else f", or set the duration below {_seconds(room)}"
+        lacks.append(
+            f"{danger}. Its jobs are held only after up to {_seconds(held_after)} ({noticing}, "
+            f"durations.look_every_seconds, {_seconds(look)}, the first try after "
+            f"durations.confirm_unreachable_after_seconds, {_seconds(first_try)}, and "
+            f"{_seconds(start)} for a run to start), which must be below SlurmdTimeout. "
+            f"{_raise(limits, held_after - ping, share=1.0)}{lower}"
+        )
+    return lacks
+
+
+def _noticed_after(limits: SchedulerLimits, policy: Policy) -> timedelta:
+    """Return after which time a silence is first seen on an idle host."""
+    return (limits.ping_interval or timedelta(0)) + limits.answer_limit + SENSOR_TICK + policy.durations.look_every
+
+
+def _first_try(policy: Policy) -> timedelta:
+    """Return when a silence that must last is first acted on: it is looked at again after once, twice, four times
+    `retry_after`."""
+    confirm, tried_after = policy.durations.confirm_unreachable_after, policy.durations.retry_after
+    while tried_after < confirm:
+        tried_after *= 2
+    return tried_after if confirm > timedelta(0) else timedelta(0)
+
+
+def _cautions(limits: SchedulerLimits) -> list[str]:
+    cautions = []
+    if limits.ping_interval is None:
+        cautions.append(
+            "the scheduler does not ask its nodes whether they live (SlurmdTimeout=0): a node that falls silent is "
+            "not seen through it, so neither reported nor fenced. Set SlurmdTimeout, such as to 300 s"
+        )
+    if limits.is_every_down_node_returned:
+        cautions.append(
+            "every node that is down goes back into service when it registers (ReturnToService=2), also one that a "
+            "person set down; only a drain holds it. Set ReturnToService to 0 or 1"
+        )
+    if not limits.is_requeue_the_default:
+        cautions.append(
+            "jobs must not be requeued unless their users ask for it (JobRequeue=0): such jobs are not moved, and "
+            "the repair of their node waits for their end. Set JobRequeue to 1, or tell users of `sbatch --requeue`"
+        )
+    return cautions
+
+
+def _raise(limits: SchedulerLimits, spent: timedelta, *, share: float) -> str:
+    """Return the remedy: the limit at which `spent` and a ping fit into `share` of it; pings grow with the limit."""
+    assert limits.silence_limit is not None
+    assert limits.ping_interval is not None
+    left = share - limits.ping_interval / limits.silence_limit
+    if left <= 0:
+        return "Let the scheduler ask its nodes more often"
+    return f"Raise SlurmdTimeout above {_seconds(spent / left)}"
+
+
+def _seconds(duration: timedelta) -> str:
+    return f"{round(duration.total_seconds(), 1):g} s"
+
 
 STEADY = timedelta(minutes=10)
 """# Assumption: who was late once in ten minutes may be late again; on a busy host lateness comes in minutes."""

@@ -1,7 +1,7 @@
 """Is it well again: the verdict on a repaired node before it is returned, and at the end of its probation.
 
-Proof of absence of faults is asked for, not absence of proof. Whether an act happened at all is `testimony`'s; reading
-the node's state, and returning it, belongs to `remediate.nodes.verify` and `remediate.nodes.probation`.
+Proof of absence of faults is asked for, not absence of proof. Whether an act happened at all is `verbs`'; reading the
+node's state, and returning it, belongs to `verify` and `probation`.
 """
 
 from dataclasses import dataclass
@@ -46,13 +46,6 @@ class Verdict:
 
     recovery: Recovery
     facts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeBaseline:
-    """What the node must have to be whole again: as declared, and as it was seen while healthy."""
-
-    gpu_count: int
 
 
 def repaired_at(records: tuple[ActionRecord, ...]) -> datetime | None:
@@ -108,14 +101,14 @@ def judge_probation(
     status: NodeStatus | None,
     inspection: NodeInspection | None,
     conditions: tuple[Observation, ...],
-    baseline: NodeBaseline,
+    gpu_count: int,
     durations: Durations,
     now: datetime,
 ) -> Verdict:
-    """Return whether a node on probation goes on being like any other, has broken again, or is watched on.
+    """Return whether a node on probation is like any other, has broken again, or is watched further.
 
-    A condition must hold as long as on any node before it is believed. At the end the node's own check is asked for;
-    `inspection` is None as long as nobody asked.
+    `gpu_count` is how many GPUs the node is declared to have. A condition must hold as long as on any node before it is
+    believed. At the end the node's own check is asked for; `inspection` is None as long as nobody asked.
     """
     assert incident.returned_at is not None  # what is on probation was returned
     lasting = [
@@ -145,7 +138,7 @@ def judge_probation(
     faults: list[str] = []
     proofs: list[str] = []
     if inspection is not None:
-        _judge_inspection(inspection, baseline, faults, proofs)
+        _judge_inspection(inspection, gpu_count, faults, proofs)
     if faults:
         return Verdict(recovery=Recovery.PERSISTS, facts=tuple(faults))
     if inspection is None or status is None or not status.is_responding or held:
@@ -165,7 +158,7 @@ def judge_recovery(
     inspection: NodeInspection | None,
     telemetry: TelemetryStatus | None,
     conditions: tuple[Observation, ...],
-    baseline: NodeBaseline,
+    gpu_count: int,
     durations: Durations,
     now: datetime,
     tests: TestsStanding | None = None,
@@ -182,13 +175,13 @@ def judge_recovery(
     if inspection is None:
         unknowns.append("the node's own check could not be run")
     else:
-        _judge_inspection(inspection, baseline, faults, proofs)
+        _judge_inspection(inspection, gpu_count, faults, proofs)
     if telemetry is None or telemetry.newest_sample_at <= repair_finished_at:
         unknowns.append("no metrics since the repair")
-    elif len(telemetry.gpus_seen) < baseline.gpu_count:
-        unknowns.append(f"metrics of {len(telemetry.gpus_seen)} of {baseline.gpu_count} GPUs only")
+    elif len(telemetry.gpus_seen) < gpu_count:
+        unknowns.append(f"metrics of {len(telemetry.gpus_seen)} of {gpu_count} GPUs only")
     else:
-        proofs.append(f"fresh metrics of all {baseline.gpu_count} GPUs at {telemetry.newest_sample_at:%H:%M:%S} UTC")
+        proofs.append(f"fresh metrics of all {gpu_count} GPUs at {telemetry.newest_sample_at:%H:%M:%S} UTC")
     if status is None:
         unknowns.append("the scheduler does not list the node")
     elif not status.is_responding:
@@ -237,11 +230,11 @@ def _is_event(finding: Finding) -> bool:
     return all(observation.source not in CONDITION_SOURCES for observation in finding.evidence)
 
 
-def _judge_inspection(inspection: NodeInspection, baseline: NodeBaseline, faults: list[str], proofs: list[str]) -> None:
-    if len(inspection.gpus) < baseline.gpu_count:
-        faults.append(f"{len(inspection.gpus)} of {baseline.gpu_count} GPUs present")
+def _judge_inspection(inspection: NodeInspection, gpu_count: int, faults: list[str], proofs: list[str]) -> None:
+    if len(inspection.gpus) < gpu_count:
+        faults.append(f"{len(inspection.gpus)} of {gpu_count} GPUs present")
     else:
-        proofs.append(f"{len(inspection.gpus)} of {baseline.gpu_count} GPUs present, boot id {inspection.boot_id[:8]}")
+        proofs.append(f"{len(inspection.gpus)} of {gpu_count} GPUs present, boot id {inspection.boot_id[:8]}")
     for gpu in inspection.gpus:
         if gpu.recovery_action is not RecoveryAction.NONE:
             faults.append(f"GPU {gpu.gpu}: the driver asks for {gpu.recovery_action.name.lower().replace('_', ' ')}")

@@ -25,7 +25,7 @@ from ops_pipelines.core.finding import (
 )
 from ops_pipelines.core.lake import SuiteFile
 from ops_pipelines.core.node_tests import HealthGate, Suite, parse_suite_name, parse_test_name
-from ops_pipelines.remediate.guardrails.floors_lint import lint_gates, lint_suites
+from ops_pipelines.remediate.guardrails.lints import lint_gates, lint_suites
 
 _BYTES_AT_MOST = 1_000_000
 

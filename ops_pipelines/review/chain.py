@@ -14,7 +14,7 @@ from ops_pipelines.core.identity import ActionKey, Digest, IncidentId, PlanId
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.remediate.verbs import explain_action
 
 # -- spans, GPU-hours and lists of names as a report says them --
 

@@ -18,7 +18,7 @@ from ops_pipelines.core.node_tests import NodeCheck
 from ops_pipelines.core.notes import KeptNote, NoteState
 from ops_pipelines.core.overlap import Certainty, tell, what_to_do
 from ops_pipelines.core.policy import Mode
-from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.remediate.verbs import explain_action
 from ops_pipelines.report.numbers import span_words
 from ops_pipelines.review.chain import Chain, counted, gpu_hours_words
 from ops_pipelines.review.cost import REPAIRS_OF_NODES, Cost, Milestone, MilestoneKind, Victim, done_at, drained_at

@@ -1,6 +1,6 @@
 """One policy's side of a replay, and what would be started under it on one snapshot.
 
-The plans are `remediate.decide.decide`'s. Whether a plan may start is judged as `remediate.plans.gate` does it: on its
+The plans are `remediate.decide.decide`'s. Whether a plan may start is judged as `remediate.gate` does it: on its
 first act, without any approval. Of the acts behind it only what the policy itself says is known.
 """
 
@@ -15,9 +15,9 @@ from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.plan import IncidentPlan, Moment, Rules, Snapshot, TouchedJob
 from ops_pipelines.core.proof import Authority, Refusal
 from ops_pipelines.remediate.decide import Decision, cluster_facts, decide
+from ops_pipelines.remediate.gate import first_act
 from ops_pipelines.remediate.guardrails.facts import ClusterFacts
 from ops_pipelines.remediate.guardrails.judge import judge
-from ops_pipelines.remediate.plans.gate import first_act
 
 # -- what would be begun under a policy on one snapshot --
 

@@ -23,8 +23,7 @@ from ops_pipelines.core.lake import Lake, Rows
 from ops_pipelines.core.observation import JobStatus, NodeStatus, Observation
 from ops_pipelines.core.plan import Rules
 from ops_pipelines.core.policy import MassEvent
-from ops_pipelines.diagnose.closing import is_clearing_due
-from ops_pipelines.diagnose.correlate import correlate
+from ops_pipelines.diagnose.correlate import correlate, is_clearing_due
 from ops_pipelines.diagnose.incidents import World
 from ops_pipelines.observe.rules import find
 from ops_pipelines.observe.window import FAILURES_REACH

@@ -18,7 +18,7 @@ from ops_pipelines.core.overlap import Certainty, Overlap, tell, what_to_do
 from ops_pipelines.core.plan import JobTiming, Moment
 from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.remediate.guardrails.consents import needs_yes
-from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.remediate.verbs import explain_action
 from ops_pipelines.review.chain import Chain, MadePlan, RefusedAct
 
 # -- everything that happened around one incident, in the order of its times --

@@ -34,8 +34,8 @@ from ops_pipelines.core.rollout import (
 )
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.lake.formats.calendar import work_calendar
-from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.due import Due
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.rollouts.fleet import FleetNode, view_fleet
 from ops_pipelines.rollouts.gate.judge_wave import soak_of
 from ops_pipelines.rollouts.gate_sources import judge_of

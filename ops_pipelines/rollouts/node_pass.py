@@ -35,8 +35,8 @@ from ops_pipelines.core.rollout import (
     is_canary,
 )
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.remediate.acts.facts import Lease
-from ops_pipelines.remediate.acts.perform import Progress, Stage, perform
+from ops_pipelines.remediate.judgement import Lease
+from ops_pipelines.remediate.perform import Progress, Stage, perform
 from ops_pipelines.rollouts.candidates import Places, pick
 from ops_pipelines.rollouts.course import next_direction, next_stage
 from ops_pipelines.rollouts.engine import Act, NodeFacts, Step, Wait, Way, deadline_of, is_read_due, next_move

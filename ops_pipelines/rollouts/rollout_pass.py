@@ -29,8 +29,8 @@ from ops_pipelines.core.rollout import (
     is_canary,
 )
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.remediate.acts.facts import Lease
-from ops_pipelines.remediate.acts.perform import perform
+from ops_pipelines.remediate.judgement import Lease
+from ops_pipelines.remediate.perform import perform
 from ops_pipelines.rollouts.course import Turn, gang_cap, next_rollout_state, next_turn
 from ops_pipelines.rollouts.engine import Step
 from ops_pipelines.rollouts.gate.evidence import Verdict

@@ -1,5 +1,4 @@
-"""Notices and requests runs; the fault sensor also drains (`remediate.plans.reflex`), nothing stronger."""
+"""Sensors: each compares and requests runs. `fault` also drains, by `remediate.reflex`, and does nothing stronger.
 
-from ops_pipelines.sensors.one_instance import share_one_instance
-
-share_one_instance()
+What they share is `runs`; `due_runs` are those that request runs, `upkeep` those that request none.
+"""

@@ -5,7 +5,7 @@ A long poll: the daemon's sensor loop turns every 5 s, so a tick looks for 3.8 s
 ending. It looks again without delay while a log pours, and begins its last look as late as the looks before
 allow. Between the end of one tick and the beginning of the next, a good second, a thread looks on at the logs: else a
 fault in that second would wait for the next tick. The run that records and does the rest is requested by
-`sensors.remediation`.
+`sensors.due_runs`.
 """
 
 import gc
@@ -22,11 +22,10 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import LedgerError
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.observe.intake import Intake, take_in_conditions, take_in_logs
-from ops_pipelines.remediate.acts.facts import Lease
-from ops_pipelines.remediate.plans.configuration import see_to_configuration, tell_ledger_news
-from ops_pipelines.remediate.plans.overdue import page_if_blind, page_if_late
-from ops_pipelines.remediate.plans.overlaps import see_to_overlaps
-from ops_pipelines.remediate.plans.reflex import Attention, react, see_to_marks
+from ops_pipelines.remediate.judgement import Lease
+from ops_pipelines.remediate.overlaps import see_to_overlaps
+from ops_pipelines.remediate.oversight import page_if_blind, page_if_late, see_to_configuration, tell_ledger_news
+from ops_pipelines.remediate.reflex import Attention, react, see_to_marks
 from ops_pipelines.remediate.snapshot import begin_reading
 from ops_pipelines.remediate.timeliness import note_lease, note_look, note_passing_server, note_refusals, note_silences
 from ops_pipelines.sensors.runs import LOOK_EVERY_SECONDS, POLL_FOR, hold_lease, leave_beat, one_at_a_time, why_not_held

@@ -1,23 +1,32 @@
-"""What the sensors share: one tick at a time, this code server's lease, and whether a run is on its way already."""
+"""What the sensors share: one tick at a time, this code server's lease, whether a run is on its way, one instance.
+
+Dagster makes an instance for each tick of a sensor that has resources, and with it opens its storage: on SQLite it
+reads every migration script of its own to see that none is missing. That was 72 % of what a code server used while
+nothing happened (measured). An instance may be shared by threads: the daemon and the web page do.
+
+How far the ledger was seen is kept in Dagster's storage too: there it outlives the state directory with all in it. What
+is compared, and what follows, is the ledger's (`Ledger.compare_seen`); asked before each tick and each run.
+"""
 
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import dagster as dg
+from dagster._core.instance.ref import InstanceRef
 
-from ops_pipelines.assets.observe import EVIDENCE_TAG
-from ops_pipelines.assets.run_lease import LEASE_TAG
+from ops_pipelines.assets.loop import EVIDENCE_TAG
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import HeldLease, LedgerError
-from ops_pipelines.remediate.acts.facts import TTL
 from ops_pipelines.remediate.due import Due
-from ops_pipelines.remediate.plans.configuration import beat
+from ops_pipelines.remediate.judgement import TTL
+from ops_pipelines.remediate.oversight import beat
 from ops_pipelines.run_lanes import ACTING_TAGS
-from ops_pipelines.run_share import UNDER_WAY
+from ops_pipelines.run_share import LEASE_TAG, UNDER_WAY
 from ops_pipelines.sensors.this_process import is_gone, this_process
 
 P = ParamSpec("P")
@@ -146,3 +155,58 @@ def note_of(result: dg.SensorResult) -> str:
     if result.run_requests:
         return f"requested a run: {result.run_requests[0].tags.get('reason', '')}"
     return (result.skip_reason.skip_message if result.skip_reason is not None else None) or "nothing to do"
+
+
+KEPT_EVERY = timedelta(seconds=30)
+"""It may lag; the one in the state directory is newer."""
+_kept_at: dict[str, datetime] = {}
+
+
+def seen_key(cluster: Cluster) -> str:
+    """Return the key under which Dagster keeps it."""
+    return f"ops_pipelines/ledger_seen/{cluster.name}"
+
+
+def keep_seen_beside(cluster: Cluster, instance: dg.DagsterInstance) -> None:
+    """Compare with what Dagster keeps, and keep there what is newer, every now and then.
+
+    A ledger that cannot be read says so elsewhere.
+    """
+    key, storage = seen_key(cluster), instance.daemon_cursor_storage
+    kept = storage.get_cursor_values({key}).get(key)
+    with suppress(LedgerError):
+        seen = cluster.ledger.compare_seen(kept)
+        now = cluster.clock.now()
+        last = _kept_at.get(key)
+        is_due = kept is None or last is None or abs(now - last) >= KEPT_EVERY
+        if seen is not None and seen != kept and is_due:
+            storage.set_cursor_values({key: seen})
+            _kept_at[key] = now
+
+
+_turn = threading.Lock()
+_kept: list[tuple[InstanceRef, dg.DagsterInstance]] = []
+"""The one instance and what it was made from, or nothing yet."""
+_makes_its_own = dg.SensorEvaluationContext.instance.fget  # type: ignore[attr-defined]  # Dagster's decorator hides it
+
+
+def share_one_instance() -> None:
+    """Let the ticks of this process share an instance, unless a test hands one in. To call it twice changes nothing."""
+    dg.SensorEvaluationContext.instance = property(_instance_of)  # type: ignore[method-assign,assignment]  # that is the point
+
+
+def _instance_of(context: dg.SensorEvaluationContext) -> dg.DagsterInstance:
+    if context._instance is None and context.instance_ref is not None:
+        context._instance = _shared(context.instance_ref)
+    return _makes_its_own(context)  # type: ignore[no-any-return]  # as above
+
+
+def _shared(ref: InstanceRef) -> dg.DagsterInstance:
+    """Return the instance of `ref`: the one that is kept, unless the daemon by now names another."""
+    with _turn:
+        if not _kept or _kept[0][0] != ref:
+            _kept[:] = [(ref, dg.DagsterInstance.from_ref(ref))]
+        return _kept[0][1]
+
+
+share_one_instance()  # Every sensor imports this module.

@@ -19,7 +19,7 @@ from ops_pipelines.core.sources import SourceError, SourceUnavailable
 from ops_pipelines.people.orders import LinkClaim, LinkRefused, approve_by_link, plan_of, read_link, waiting_plan
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.remediate.guardrails.consents import CLASS_OF, needs_yes
-from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.remediate.verbs import explain_action
 from ops_pipelines.report.html import render
 from ops_pipelines.terminal.outlook import Outlook
 

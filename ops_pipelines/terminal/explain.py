@@ -18,7 +18,7 @@ from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.record import BundleError, SavedBundle
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.remediate.bundle import began_at
-from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.remediate.verbs import explain_action
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.document import soft, strong
 from ops_pipelines.report.json_form import Keys, fields_of

@@ -17,7 +17,7 @@ from ops_pipelines.core.fault import Alternative
 from ops_pipelines.core.finding import Finding
 from ops_pipelines.core.identity import listed
 from ops_pipelines.core.incident import PAGED, Incident, IncidentState
-from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.remediate.verbs import explain_action
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.document import Mood, soft, toned
 from ops_pipelines.report.json_form import Keys, fields_of

@@ -239,7 +239,7 @@ def lint(
     \b
     Exit codes: 0 nothing to complain of; 2 the table cannot be read, or a gate is refused.
     """
-    from ops_pipelines.remediate.guardrails.floors_lint import lint_gates
+    from ops_pipelines.remediate.guardrails.lints import lint_gates
     from ops_pipelines.resources.catalogue_files import GATES_TABLE, parse_gates, shipped_table
 
     name = f"catalogue/{GATES_TABLE}" if table is None else str(table)

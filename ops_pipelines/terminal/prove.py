@@ -78,7 +78,7 @@ def prove(
     """
     from ops_pipelines.core.identity import PlanId
     from ops_pipelines.remediate.by_hand import ByHandRefused
-    from ops_pipelines.remediate.counted_again import prove_again
+    from ops_pipelines.remediate.decide import prove_again
     from ops_pipelines.report.json_form import to_json
     from ops_pipelines.report.terminal import console
 
@@ -131,7 +131,7 @@ def _line_of(name: "PlanId", plan: "IncidentPlan", cluster: "Cluster") -> int | 
 
 def view_proof(plan: "IncidentPlan", snapshot: "Snapshot", proof: "BlastRadius", cluster: "Cluster") -> ProofView:
     """Return what is shown of a proof that was computed anew."""
-    from ops_pipelines.remediate.counted_again import re_prove
+    from ops_pipelines.remediate.decide import re_prove
     from ops_pipelines.remediate.plan_proof import PROOFS
 
     rules = cluster.rules
@@ -157,9 +157,9 @@ def view_proof(plan: "IncidentPlan", snapshot: "Snapshot", proof: "BlastRadius",
 def _view_guardrails(plan: "IncidentPlan", snapshot: "Snapshot", cluster: "Cluster") -> tuple[GuardrailView, ...]:
     """Return each guardrail with what it said, as of then, of the plan's acts, had somebody approved it."""
     from ops_pipelines.core.proof import Authority
-    from ops_pipelines.remediate.counted_again import facts_behind
+    from ops_pipelines.remediate.decide import facts_behind
     from ops_pipelines.remediate.guardrails.judge import judge, read_rulebook
-    from ops_pipelines.remediate.testimony import explain_action
+    from ops_pipelines.remediate.verbs import explain_action
 
     rules = cluster.rules
     facts = facts_behind(plan, snapshot, rules)

@@ -1,6 +1,6 @@
 """`ops-pipelines ladder`, `probation` and `repair`: where nodes stand, which are watched, and which wait for hands.
 
-What they answer is `remediate.nodes.tests` and `remediate.by_hand`; its keys and documents are `nodes` beside this.
+What they answer is `remediate.verify` and `remediate.by_hand`; its keys and documents are `nodes` beside this.
 """
 
 from typing import Annotated
@@ -85,7 +85,7 @@ def probation(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FI
     JSON: cluster, taken_at, problems [text], nodes [node, incident, since, until, left_seconds, ends_with,
     jobs [text] or null if the scheduler did not answer].
     """
-    from ops_pipelines.remediate.nodes.tests import probations_of
+    from ops_pipelines.remediate.standings import probations_of
     from ops_pipelines.terminal.nodes import probations_document, probations_json
 
     cluster = open_named(ctx, cluster_file)

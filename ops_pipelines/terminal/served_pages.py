@@ -20,7 +20,7 @@ from ops_pipelines.core.record import ShelfError
 from ops_pipelines.core.rollout import OF_PEOPLE, Rollout
 from ops_pipelines.lake.quantities import readable
 from ops_pipelines.pages.weekly_review import write_weekly_review
-from ops_pipelines.people.planned_times import PlannedKind, PlannedTime
+from ops_pipelines.people.planned_work import PlannedKind, PlannedTime
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.numbers import duration
 from ops_pipelines.review.weekly_review import review_week

@@ -23,9 +23,9 @@ from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.policy import Mode, PolicyError
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.remediate.job_fate import standing_marks
-from ops_pipelines.remediate.plans.configuration import vital_signs
-from ops_pipelines.remediate.testimony import count_outcomes
+from ops_pipelines.remediate.job_moves import standing_marks
+from ops_pipelines.remediate.oversight import vital_signs
+from ops_pipelines.remediate.verbs import count_outcomes
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.document import Mood
 from ops_pipelines.report.json_form import Keys, fields_of

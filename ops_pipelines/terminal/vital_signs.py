@@ -18,7 +18,7 @@ from ops_pipelines.core.entries import LedgerError
 from ops_pipelines.core.health import WATCHER, VitalSigns
 from ops_pipelines.core.notes import NoteState
 from ops_pipelines.core.policy import Mode, PolicyError
-from ops_pipelines.remediate.plans.configuration import read_vital_signs
+from ops_pipelines.remediate.oversight import read_vital_signs
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.in_force import read_cluster_in_force
 

@@ -15,7 +15,7 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.rollout import OF_PEOPLE, NodeStage, Rollout, RolloutState
-from ops_pipelines.remediate.testimony import explain_action
+from ops_pipelines.remediate.verbs import explain_action
 from ops_pipelines.review.shift import node_word
 from ops_pipelines_lab.simulator.ground_truth import read_lost_gpu_hours
 from ops_pipelines_lab.simulator.twin import Twin

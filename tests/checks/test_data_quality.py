@@ -22,8 +22,7 @@ from ops_pipelines.checks.data_quality import (
     expected_by_inventory,
     judge_hours,
 )
-from ops_pipelines.checks.quality_page import render_page
-from ops_pipelines.checks.verdict import HourVerdict, Outcome, Verdict, share_text
+from ops_pipelines.checks.quality_page import HourVerdict, Outcome, Verdict, render_page, share_text
 from ops_pipelines.core.lake import Lake, Rows, SuiteFile
 from ops_pipelines.lake.quality.expectations import Expectation, Kind, Measure, Severity, expectations_of
 from ops_pipelines.lake.quality.profile import Profile

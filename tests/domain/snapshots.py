@@ -26,7 +26,8 @@ from ops_pipelines.core.observation import (
 from ops_pipelines.core.plan import IncidentPlan, Rules, Snapshot
 from ops_pipelines.core.policy import DrainBudget, MassEvent, Mode
 from ops_pipelines.diagnose.correlate import correlate
-from ops_pipelines.remediate.decide import cluster_facts, find_all, plan_remediation
+from ops_pipelines.remediate.decide import cluster_facts, find_all
+from ops_pipelines.remediate.planning import plan_remediation
 from tests.domain.builders import (
     CATALOGUE,
     GPU,

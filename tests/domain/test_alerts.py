@@ -11,7 +11,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import ALERT_SOURCE, NO_NODE, Observation, Signal, seen_by_ourselves
 from ops_pipelines.diagnose.incidents import is_over, standing_of
 from ops_pipelines.observe.rules import find
-from ops_pipelines.remediate.isolation import is_second_hand
+from ops_pipelines.remediate.planning import is_second_hand
 from ops_pipelines.remediate.timing import hazard_of
 from ops_pipelines.resources.catalogue_files import read_catalogue
 

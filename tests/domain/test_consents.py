@@ -13,13 +13,13 @@ from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.core.proof import Authority, Patience
-from ops_pipelines.remediate.decide import plan_remediation
 from ops_pipelines.remediate.guardrails.consents import CLASS_OF, lacks_consent, needs_yes
 from ops_pipelines.remediate.guardrails.facts import Case, ClusterFacts
 from ops_pipelines.remediate.guardrails.judge import judge
-from ops_pipelines.remediate.guardrails.policy_lint import lint_policy
-from ops_pipelines.remediate.isolation import is_forbidden
+from ops_pipelines.remediate.guardrails.lints import lint_policy
 from ops_pipelines.remediate.plan_proof import find_forbidden_acts
+from ops_pipelines.remediate.planning import plan_remediation
+from ops_pipelines.remediate.repair_steps import is_forbidden
 from tests.domain.builders import (
     GPU,
     NODE,

@@ -12,8 +12,7 @@ from ops_pipelines.core.finding import Catalogue, Finding, LogRule, Response
 from ops_pipelines.core.identity import JobId, NodeName, Topology
 from ops_pipelines.core.incident import Incident, IncidentState, covers, fold
 from ops_pipelines.core.observation import DETECTOR_SOURCE, HISTORY_SOURCE, NO_NODE, Observation, Signal
-from ops_pipelines.diagnose.closing import is_clearing_due
-from ops_pipelines.diagnose.correlate import correlate
+from ops_pipelines.diagnose.correlate import correlate, is_clearing_due
 from ops_pipelines.diagnose.hypothesis import RAISED_AT, confidence_of, response_of
 from ops_pipelines.observe.rules import find
 from tests.domain.builders import (

@@ -6,7 +6,7 @@ import pytest
 
 from ops_pipelines.core.policy import Durations, Mode, Policy, Risk
 from ops_pipelines.core.scheduler import SchedulerLimits
-from ops_pipelines.remediate.guardrails.fencing_room import find_objections
+from ops_pipelines.remediate.timeliness import find_objections
 
 
 def limits(

@@ -8,7 +8,7 @@ from ops_pipelines.core.action import Action, Verb
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines.remediate.isolation import Budget, Footprint, footprint_of
+from ops_pipelines.run_share import Budget, Footprint, footprint_of
 from tests.domain.builders import action, attempt, begun
 
 ONE, TWO = IncidentId("INC-0001"), IncidentId("INC-0002")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.fault import Family
 from ops_pipelines.core.node_tests import TESTS, HealthGate, Suite
-from ops_pipelines.remediate.guardrails.floors_lint import _MEASURED, lint_gates, lint_suites
+from ops_pipelines.remediate.guardrails.lints import _MEASURED, lint_gates, lint_suites
 
 GATE = HealthGate(
     test="nccl_loopback",

@@ -13,8 +13,8 @@ from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, N
 from ops_pipelines.core.plan import RestartCosts
 from ops_pipelines.core.policy import BlastCaps, Policy, RecoveryLimits
 from ops_pipelines.core.proof import Authority, Patience, Refusal
+from ops_pipelines.remediate.guardrails.budgets import must_serve
 from ops_pipelines.remediate.guardrails.facts import Blow, ClusterFacts, expected_loss, stricken_nodes
-from ops_pipelines.remediate.guardrails.job_limits import must_serve
 from ops_pipelines.remediate.guardrails.judge import judge
 from ops_pipelines.resources.catalogue_files import read_hazards
 from tests.domain.builders import (

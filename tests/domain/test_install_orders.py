@@ -21,8 +21,8 @@ from ops_pipelines.core.rollout import (
     step_of,
 )
 from ops_pipelines.remediate.guardrails.facts import drain_owner, drain_reason
-from ops_pipelines.remediate.testimony import Scene
-from ops_pipelines.remediate.testimony import testify as hear
+from ops_pipelines.remediate.verbs import Scene
+from ops_pipelines.remediate.verbs import testify as hear
 from ops_pipelines.rollouts.engine import NodeFacts, Way
 from tests.domain.builders import NODE, NOW, ago, begun, ended, node
 

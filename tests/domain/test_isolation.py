@@ -19,9 +19,8 @@ from ops_pipelines.core.policy import LadderLimits
 from ops_pipelines.core.proof import Refusal
 from ops_pipelines.diagnose.hypothesis import diagnose
 from ops_pipelines.observe.rules import find
-from ops_pipelines.remediate.decide import plan_remediation
-from ops_pipelines.remediate.isolation import ISOLATED_AT, isolation_for, may_be_shared
 from ops_pipelines.remediate.ladder import Rung, next_repair, position_of
+from ops_pipelines.remediate.planning import ISOLATED_AT, isolation_for, may_be_shared, plan_remediation
 from tests.domain.builders import (
     CATALOGUE,
     GPU,

@@ -7,7 +7,7 @@ import pytest
 from ops_pipelines.core.fault import FirstAction
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.incident import Incident, Try
-from ops_pipelines.remediate.job_fate import is_silent
+from ops_pipelines.remediate.job_moves import is_silent
 from ops_pipelines.remediate.repair_steps import Situation
 from tests.domain.builders import ago, incident, job, node, unreachable, xid
 

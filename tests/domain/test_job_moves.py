@@ -24,12 +24,13 @@ from ops_pipelines.core.observation import (
 )
 from ops_pipelines.core.plan import Moment
 from ops_pipelines.observe.rules import find
-from ops_pipelines.remediate.job_fate import has_surely_ended, hazard_for
 from ops_pipelines.remediate.job_moves import (
     ActionMaker,
     Move,
     count_moves,
     find_spare,
+    has_surely_ended,
+    hazard_for,
     is_leaving,
     is_still_serving,
     let_go_on,

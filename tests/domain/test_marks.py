@@ -13,7 +13,7 @@ from ops_pipelines.core.observation import JobState, JobStatus, NodeStatus
 from ops_pipelines.core.policy import FreezeWindow, Mode, Policy
 from ops_pipelines.core.proof import Authority
 from ops_pipelines.remediate.guardrails.judge import is_moot, judge
-from ops_pipelines.remediate.job_fate import Marks, find_marks, standing_marks
+from ops_pipelines.remediate.job_moves import Marks, find_marks, standing_marks
 from tests.domain.builders import (
     INCIDENT,
     NODE,

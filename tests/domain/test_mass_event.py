@@ -13,7 +13,7 @@ from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, 
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import DrainBudget, MassEvent, Mode
 from ops_pipelines.diagnose.correlate import correlate, is_renewal_due
-from ops_pipelines.remediate.decide import plan_remediation
+from ops_pipelines.remediate.planning import plan_remediation
 from tests.domain.builders import (
     NODE,
     NOW,

@@ -15,8 +15,7 @@ from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import IncidentPlan, JobTiming, Moment, Option, Rules, Snapshot
 from ops_pipelines.core.policy import ActionClass, BlastCaps, Consent, DrainBudget, FreezeWindow, Mode, Policy
-from ops_pipelines.remediate.counted_again import re_prove
-from ops_pipelines.remediate.decide import decide
+from ops_pipelines.remediate.decide import decide, re_prove
 from ops_pipelines.remediate.plan_proof import (
     PROOFS,
     find_acts_in_freeze,

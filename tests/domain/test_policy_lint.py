@@ -18,7 +18,7 @@ from ops_pipelines.core.policy import (
     RecoveryLimits,
 )
 from ops_pipelines.remediate.guardrails.judge import read_rulebook
-from ops_pipelines.remediate.guardrails.policy_lint import lint_policy
+from ops_pipelines.remediate.guardrails.lints import lint_policy
 from tests.domain.builders import node_names, policy, topology
 
 BEGIN = datetime(2026, 12, 1, tzinfo=UTC)

@@ -14,8 +14,8 @@ from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus
 from ops_pipelines.core.plan import IncidentPlan, Moment
 from ops_pipelines.core.policy import BlastCaps, DrainBudget, Mode, Policy
 from ops_pipelines.core.proof import Patience, Refusal
-from ops_pipelines.remediate.decide import plan_remediation
 from ops_pipelines.remediate.guardrails.facts import ClusterFacts, drain_owner
+from ops_pipelines.remediate.planning import plan_remediation
 from tests.domain.builders import (
     GPU,
     NODE,

@@ -7,7 +7,7 @@ import pytest
 
 from ops_pipelines.core.policy import ActionClass, Consent, DrainBudget, Policy, RolloutLimits, WeeklyWindow
 from ops_pipelines.core.release import Claims
-from ops_pipelines.remediate.guardrails.policy_lint import USUAL_CLAIM, caution_about_rollouts, lint_policy
+from ops_pipelines.remediate.guardrails.lints import USUAL_CLAIM, caution_about_rollouts, lint_policy
 from tests.domain.builders import policy, topology
 
 NIGHT = WeeklyWindow(name="night", days=frozenset({1}), begins=time(22), ends=time(4), timezone="UTC")

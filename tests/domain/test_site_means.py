@@ -7,9 +7,9 @@ from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.machines import SiteMeans
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import ActionClass, Consent, LadderLimits, Mode, Policy, Risk
-from ops_pipelines.remediate.decide import plan_remediation
 from ops_pipelines.remediate.guardrails.facts import ClusterFacts
-from ops_pipelines.remediate.guardrails.fencing_room import find_gaps, within_means
+from ops_pipelines.remediate.ladder import find_gaps, within_means
+from ops_pipelines.remediate.planning import plan_remediation
 from tests.domain.builders import facts, incident, job, node, policy, topology, unreachable, xid
 
 ALL = frozenset(SiteMeans)

@@ -22,10 +22,9 @@ from ops_pipelines.core.observation import (
     Signal,
 )
 from ops_pipelines.core.policy import Durations
-from ops_pipelines.remediate.testimony import Scene, count_outcomes, explain_action
-from ops_pipelines.remediate.testimony import testify as hear
+from ops_pipelines.remediate.verbs import Scene, count_outcomes, explain_action
+from ops_pipelines.remediate.verbs import testify as hear
 from ops_pipelines.remediate.verification import (
-    NodeBaseline,
     Recovery,
     TestsStanding,
     Verdict,
@@ -238,7 +237,7 @@ def recovery(**changes: Any) -> Verdict:
         "inspection": inspection(),
         "telemetry": telemetry(),
         "conditions": (),
-        "baseline": NodeBaseline(gpu_count=8),
+        "gpu_count": 8,
         "durations": Durations(soak=timedelta(seconds=300)),
         "now": NOW,
         **changes,
@@ -497,7 +496,7 @@ def probation(*findings: Finding, returned_seconds_ago: float = 300, **changes: 
         "status": node(),
         "inspection": inspection(),
         "conditions": lasting,
-        "baseline": NodeBaseline(gpu_count=8),
+        "gpu_count": 8,
         "durations": WATCHED,
         "now": NOW,
     }

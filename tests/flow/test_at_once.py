@@ -14,11 +14,11 @@ from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import Order
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.remediate.acts.facts import TTL, FreshFacts, Lease, read_facts
-from ops_pipelines.remediate.acts.perform import Progress, Stage, perform
+from ops_pipelines.remediate import at_once
+from ops_pipelines.remediate.at_once import carry_out_together
 from ops_pipelines.remediate.guardrails.facts import drain_reason
-from ops_pipelines.remediate.plans import at_once
-from ops_pipelines.remediate.plans.at_once import carry_out_together
+from ops_pipelines.remediate.judgement import TTL, FreshFacts, Lease, read_facts
+from ops_pipelines.remediate.perform import Progress, Stage, perform
 from ops_pipelines_lab.simulator.journal import EntryKind
 from tests.ports.proved_plans import allow, keep_proved, plan_named
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

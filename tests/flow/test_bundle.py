@@ -29,7 +29,7 @@ from ops_pipelines.remediate.bundle import (
     save_before_acting,
     window_of,
 )
-from ops_pipelines.remediate.plans.carry_out import carry_out_drains
+from ops_pipelines.remediate.carry_out import carry_out_drains
 from ops_pipelines.resources.page_files import BundleFiles
 from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.domain.builders import GPU, NODE, NOW, after, ago, attempt, incident, job, xid

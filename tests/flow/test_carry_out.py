@@ -16,9 +16,9 @@ from ops_pipelines.core.notes import Message
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.people import orders
-from ops_pipelines.remediate.acts.perform import Stage
-from ops_pipelines.remediate.plans.carry_out import carry_out, carry_out_drains, plans_to_carry_out
-from ops_pipelines.remediate.plans.gate import PlanReport
+from ops_pipelines.remediate.carry_out import carry_out, carry_out_drains, plans_to_carry_out
+from ops_pipelines.remediate.gate import PlanReport
+from ops_pipelines.remediate.perform import Stage
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, MessagesInMemory, SmallAutopilot
 from tests.simulator.small_cluster import SESSION, TRAINING

@@ -8,7 +8,7 @@ from typing import cast
 from ops_pipelines.core.action import Verb
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.scheduler import Scheduler
-from ops_pipelines.remediate.acts.facts import read_facts
+from ops_pipelines.remediate.judgement import read_facts
 from tests.scenarios.small_autopilot import SmallAutopilot
 
 

@@ -10,7 +10,7 @@ from ops_pipelines.core.finding import Response
 from ops_pipelines.core.health import SILENT_AFTER, judge_health
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.policy import Mode
-from ops_pipelines.remediate.plans.configuration import beat, read_vital_signs
+from ops_pipelines.remediate.oversight import beat, read_vital_signs
 from tests.ports.ledger_samples import begin, decide, drain, incident, observation, outcome, take_in
 from tests.scenarios.small_autopilot import SmallAutopilot
 

@@ -16,9 +16,9 @@ from ops_pipelines.core.plan import Order
 from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import InstallOrder, InstallReport, InstallState, NodeStage
 from ops_pipelines.core.sources import SourceRefused
-from ops_pipelines.remediate.acts.commands import order_of
-from ops_pipelines.remediate.acts.perform import Stage, perform
 from ops_pipelines.remediate.guardrails.facts import drain_reason
+from ops_pipelines.remediate.perform import Stage, perform
+from ops_pipelines.remediate.verbs import order_of
 from ops_pipelines_lab.simulator.journal import EntryKind
 from ops_pipelines_lab.simulator.versions import ReleaseFault, ReleaseTrouble
 from tests.ports.ledger_samples import NOW

@@ -26,7 +26,7 @@ from ops_pipelines.observe.job_facts import (
 from ops_pipelines.observe.live_cycle import run_cycle
 from ops_pipelines.observe.logs.matching import CheckpointLine, LineKind
 from ops_pipelines.observe.logs.tables import Writer, tabulate_lines
-from ops_pipelines.remediate.acts.facts import read_facts
+from ops_pipelines.remediate.judgement import read_facts
 from ops_pipelines.remediate.snapshot import take_snapshot
 from ops_pipelines_lab.simulator.scenario import JobSpec
 from tests.domain.builders import NOW, after, ago, job

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.remediate.acts.facts import TTL, Lease
+from ops_pipelines.remediate.judgement import TTL, Lease
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from tests.simulator.fake_clock import FakeClock
 

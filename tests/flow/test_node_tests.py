@@ -11,8 +11,8 @@ from ops_pipelines.core.fault import Family
 from ops_pipelines.core.identity import ActionKey, NodeName
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.people import orders
-from ops_pipelines.remediate.nodes.tests import check_of, see_to_tests
 from ops_pipelines.remediate.verification import TestsStanding
+from ops_pipelines.remediate.verify import check_of, see_to_tests
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.domain.builders import incident, xid
 from tests.scenarios.ladder_stage import WATCHFUL, Stage

@@ -14,13 +14,12 @@ from ops_pipelines.core.plan import Order
 from ops_pipelines.core.policy import Mode, RolloutLimits
 from ops_pipelines.core.proof import ActProof, Authority, Patience, Refusal
 from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutState
-from ops_pipelines.remediate.acts.facts import read_facts
-from ops_pipelines.remediate.acts.judgement import ActJudge, authority_of
-from ops_pipelines.remediate.acts.perform import Progress, Stage, perform
 from ops_pipelines.remediate.by_hand import ByHandRefused, drain_by_hand, return_by_hand
 from ops_pipelines.remediate.guardrails.facts import drain_reason
-from ops_pipelines.remediate.nodes.probation import put_back_what_was_left
-from ops_pipelines.remediate.plans.overdue import remind_of_waiting, settle_left_behind
+from ops_pipelines.remediate.judgement import ActJudge, authority_of, read_facts
+from ops_pipelines.remediate.oversight import remind_of_waiting, settle_left_behind
+from ops_pipelines.remediate.perform import Progress, Stage, perform
+from ops_pipelines.remediate.probation import put_back_what_was_left
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.ports.proved_plans import allow
 from tests.ports.rollout_samples import RELEASE, node, rollout, rollout_plan

@@ -14,7 +14,7 @@ from ops_pipelines.core.notes import Audience, Message
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.remediate.by_hand import drain_by_hand
-from ops_pipelines.remediate.plans.overdue import settle_left_behind
+from ops_pipelines.remediate.oversight import settle_left_behind
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.ports.proved_plans import allow
 from tests.scenarios.small_autopilot import POLICY, MessagesInMemory, SmallAutopilot

@@ -19,9 +19,9 @@ from ops_pipelines.core.plan import Order
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.people import orders
-from ops_pipelines.remediate.acts.facts import TTL, Lease
-from ops_pipelines.remediate.acts.perform import Stage, perform
 from ops_pipelines.remediate.guardrails.facts import drain_reason
+from ops_pipelines.remediate.judgement import TTL, Lease
+from ops_pipelines.remediate.perform import Stage, perform
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.ports.proved_plans import allow, as_step, keep_proved, order_of, plan_named
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot

@@ -13,7 +13,7 @@ from ops_pipelines.core.notes import Audience, Message
 from ops_pipelines.core.observation import JobState, JobStatus
 from ops_pipelines.core.policy import Durations
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.remediate.nodes.probation import follow, with_moved
+from ops_pipelines.remediate.probation import follow, with_moved
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.domain.builders import NOW, action, after, ago, attempt, begun, ended, held_job, incident, job, xid
 from tests.scenarios.ladder_stage import SMALL_TRAINING, WATCHFUL, Stage

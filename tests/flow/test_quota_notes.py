@@ -7,7 +7,7 @@ import pytest
 from ops_pipelines.core.policy import Policy
 from ops_pipelines.people.compose import tell_of_quotas
 from ops_pipelines.quotas.daily_work import carry_out_proposal, make_proposal
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.judgement import Lease
 from tests.flow.quota_mornings import BY_ITSELF, ON_YES, TODAY, QuotaStage
 from tests.scenarios.small_autopilot import POLICY
 

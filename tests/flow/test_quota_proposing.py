@@ -18,7 +18,7 @@ from ops_pipelines.quotas.daily_work import Outcome, carry_out_proposal, make_pr
 from ops_pipelines.quotas.morning import NoProposal
 from ops_pipelines.quotas.propose import TABLE, Proposed, keep, propose
 from ops_pipelines.quotas.spans import GpuTypes
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.teams.contracts import Agreements, Contract
 from ops_pipelines.teams.desk import NoTeams, QuotaFreeze, QuotaPolicy, RebalanceSettings
 from ops_pipelines.teams.projects import Project

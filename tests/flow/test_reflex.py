@@ -22,7 +22,7 @@ from ops_pipelines.diagnose.correlate import RENEWED_EVERY
 from ops_pipelines.observe.intake import take_in_logs
 from ops_pipelines.observe.rules import find
 from ops_pipelines.people import orders
-from ops_pipelines.remediate.plans.reflex import Attention, Reaction, react
+from ops_pipelines.remediate.reflex import Attention, Reaction, react
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.flow.fake_store import FakeLogs

@@ -19,7 +19,7 @@ from ops_pipelines.core.policy import Durations
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.remediate.by_hand import ByHandRefused, mark_repaired, queue_of, report_for
 from ops_pipelines.remediate.ladder import Rung
-from ops_pipelines.remediate.nodes.tests import Standing, probations_of, standings_of
+from ops_pipelines.remediate.standings import Standing, probations_of, standings_of
 from ops_pipelines.review.cost import NO_TEAM, recent_remediation, sum_by_day_and_team
 from tests.ports.ledger_check_contract import node_check
 from tests.ports.ledger_samples import decide, incident, plan

@@ -14,7 +14,7 @@ from ops_pipelines.core.identity import IncidentId, NodeName, RolloutId
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.notes import Message, Silence, Silencer, WantedSilence
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.people.silences import LIFE, changes_of, keep_silences, wanted_silences
+from ops_pipelines.people.planned_work import LIFE, changes_of, keep_silences, wanted_silences
 from tests.flow.fake_silencer import FakeSilencer
 from tests.ports.ledger_samples import NOW, drain, incident, outcome, record
 from tests.ports.silencer_contract import SilencerContract, wanted

@@ -17,14 +17,14 @@ from ops_pipelines.core.policy import ActionClass, Consent, Mode, Risk
 from ops_pipelines.core.scheduler import Scheduler, SchedulerLimits
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.observe.intake import _unreachable, take_in_conditions
-from ops_pipelines.remediate.acts.facts import TTL
-from ops_pipelines.remediate.acts.perform import Stage as Step
-from ops_pipelines.remediate.acts.perform import perform
 from ops_pipelines.remediate.guardrails.facts import drain_reason
-from ops_pipelines.remediate.guardrails.fencing_room import RUN_START, SENSOR_TICK
-from ops_pipelines.remediate.plans.configuration import beat, read_vital_signs
-from ops_pipelines.remediate.plans.overdue import page_if_late
+from ops_pipelines.remediate.judgement import TTL
+from ops_pipelines.remediate.oversight import beat, page_if_late, read_vital_signs
+from ops_pipelines.remediate.perform import Stage as Step
+from ops_pipelines.remediate.perform import perform
 from ops_pipelines.remediate.timeliness import (
+    RUN_START,
+    SENSOR_TICK,
     STEADY,
     Lateness,
     in_force,

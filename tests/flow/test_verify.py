@@ -15,10 +15,11 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.observation import NodeInspection
-from ops_pipelines.remediate.acts.facts import Lease
-from ops_pipelines.remediate.nodes import verify as flow_verify
-from ops_pipelines.remediate.nodes.verify import VerificationReport, verify_repaired
+from ops_pipelines.remediate import verify as flow_verify
+from ops_pipelines.remediate.judgement import Lease
+from ops_pipelines.remediate.probation import VerificationReport
 from ops_pipelines.remediate.verification import Recovery, TestsStanding, repaired_at
+from ops_pipelines.remediate.verify import verify_repaired
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 

@@ -2,6 +2,7 @@
 
 import re
 from base64 import b64decode
+from collections.abc import Iterable
 from datetime import timedelta
 from xml.etree import ElementTree
 
@@ -9,34 +10,46 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.plan import BlastRadius, Remaining
 from ops_pipelines.remediate.ladder import Rung
 from ops_pipelines.remediate.pictures import (
     RUNG_WORDS,
-    LadderRow,
     Picture,
-    TimeBar,
     ladder_picture,
     probation_picture,
     proof_picture,
     queue_picture,
     saved_picture,
 )
+from ops_pipelines.remediate.standings import Probation, Standing
 from ops_pipelines.report.document import Shade
 from ops_pipelines.report.pictures.bars import BarRow, Sheet, large_rows, rows_png, small_rows
 from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
-from tests.domain.builders import NOW, after, ago
+from tests.domain.builders import NOW, after, ago, incident
 
 SHEET = Sheet(title="bars", key={Shade.BLUE: "blue"})
 NO_PROOF = BlastRadius(jobs=(), teams=(), lost_gpu_hours=0.0, unknown_loss_count=0, remaining=(), violations=())
 
 
-def standing(number: int, rung: Rung = Rung.DRAIN, *failed: Rung) -> LadderRow:
-    return LadderRow(node=f"gpu{number:03d}", rung=rung, failed=frozenset(failed))
+def standing(number: int, rung: Rung = Rung.DRAIN, *failed: Rung) -> Standing:
+    return standing_of(f"gpu{number:03d}", rung, failed)
 
 
-def watched(name: str, *, since: float, left: float) -> TimeBar:
-    return TimeBar(node=name, begins_at=ago(since), ends_at=after(left))
+def standing_of(name: str, rung: Rung, failed: Iterable[Rung]) -> Standing:
+    return Standing(
+        node=NodeName(name),
+        incident=incident(),
+        rung=rung,
+        since=NOW,
+        failed=frozenset(failed),
+        next_rung=None,
+        waits_for="",
+    )
+
+
+def watched(name: str, *, since: float, left: float) -> Probation:
+    return Probation(node=NodeName(name), incident=incident(), since=ago(since), until=after(left), jobs=None)
 
 
 def drawing_of(markdown: str) -> str:
@@ -52,7 +65,7 @@ def words_of(markdown: str) -> list[str]:
 def test_nothing_to_draw_is_a_sentence() -> None:
     empty = [
         ladder_picture([]),
-        queue_picture([], now=NOW),
+        queue_picture({}, now=NOW),
         probation_picture([], now=NOW),
         saved_picture({}, uncounted_job_count=0),
         proof_picture(NO_PROOF),
@@ -89,10 +102,9 @@ def test_every_rung_has_a_column_whose_name_fits() -> None:
 
 
 def test_longest_waiting_stands_first_in_the_repair_queue() -> None:
-    late = TimeBar(node="gpu001", begins_at=ago(3600), ends_at=None)
-    early = TimeBar(node="gpu002", begins_at=ago(3 * 86400), ends_at=None)
+    waiting = {"gpu001": ago(3600), "gpu002": ago(3 * 86400)}
 
-    assert words_of(queue_picture([late, early], now=NOW).small) == ["gpu002 3 d 0 h", "gpu001 1 h 00 min"]
+    assert words_of(queue_picture(waiting, now=NOW).small) == ["gpu002 3 d 0 h", "gpu001 1 h 00 min"]
 
 
 @pytest.mark.parametrize(("left", "words"), [(60.0, "1 min left"), (0.0, "over"), (-60.0, "over")])
@@ -128,7 +140,7 @@ NAMES = st.text(min_size=1, max_size=80)
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(NAMES, st.sampled_from(list(Rung)[1:]), st.frozensets(st.sampled_from(Rung))), max_size=30))
 def test_any_ladder_is_shown_in_place_and_well_formed(rows: list[tuple[str, Rung, frozenset[Rung]]]) -> None:
-    picture = ladder_picture([LadderRow(node=name, rung=rung, failed=failed) for name, rung, failed in rows])
+    picture = ladder_picture([standing_of(name, rung, failed) for name, rung, failed in rows])
 
     is_shown(picture)
 
@@ -136,10 +148,11 @@ def test_any_ladder_is_shown_in_place_and_well_formed(rows: list[tuple[str, Rung
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(NAMES, st.integers(-(10**6), 10**6), st.integers(-(10**6), 10**6)), max_size=40))
 def test_any_probation_and_queue_are_shown_in_place(rows: list[tuple[str, int, int]]) -> None:
-    bars = [TimeBar(node=name, begins_at=ago(since), ends_at=after(left)) for name, since, left in rows]
+    probations = [watched(name, since=since, left=left) for name, since, left in rows]
 
-    is_shown(probation_picture(bars, now=NOW))
-    is_shown(queue_picture(bars, now=NOW + timedelta(days=40)))
+    is_shown(probation_picture(probations, now=NOW))
+    waiting = {each.node: each.since for each in probations}
+    is_shown(queue_picture(waiting, now=NOW + timedelta(days=40)))
 
 
 @settings(max_examples=15, deadline=None)

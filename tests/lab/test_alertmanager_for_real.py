@@ -18,7 +18,7 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.incident import IncidentEvent, IncidentState, advance
 from ops_pipelines.core.notes import Silencer
 from ops_pipelines.observe.alerts import Sender, fired
-from ops_pipelines.people.silences import keep_silences
+from ops_pipelines.people.planned_work import keep_silences
 from ops_pipelines.resources.alertmanager import AlertmanagerSilencer
 from ops_pipelines.resources.config.cluster_config import AlertmanagerSettings, ServeSettings, WebhookSettings
 from ops_pipelines.resources.http_process import listen

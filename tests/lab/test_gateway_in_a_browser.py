@@ -15,8 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ops_pipelines.gateway import Gateway
-from ops_pipelines.logins import COOKIE, Logins, TokenFile
+from ops_pipelines.gateway import COOKIE, Gateway, Logins, TokenFile
 from tests.lab.browser import Browser
 
 pytestmark = pytest.mark.live

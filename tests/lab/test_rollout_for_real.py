@@ -21,7 +21,7 @@ from ops_pipelines.core.observation import JobState, JobStatus
 from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import FINAL, NodeStage, Rollout, RolloutState
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.remediate.snapshot import take_snapshot
 from ops_pipelines.resources.config.cluster_config import RebootBy
 from ops_pipelines.resources.config.cluster_file import read_cluster

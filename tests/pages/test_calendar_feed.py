@@ -10,7 +10,7 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.policy import FreezeWindow, WeeklyWindow
-from ops_pipelines.people.planned_times import PlannedKind, PlannedTime, planned_times
+from ops_pipelines.people.planned_work import PlannedKind, PlannedTime, planned_times
 from ops_pipelines.terminal.served_pages import write_calendar
 from tests.flow.fake_silencer import FakeSilencer
 from tests.ports.ledger_samples import decide, incident

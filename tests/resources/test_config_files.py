@@ -28,7 +28,7 @@ from ops_pipelines.core.policy import (
 )
 from ops_pipelines.lake.node_names import expand_host_list
 from ops_pipelines.observe.detectors.node import DRIVER
-from ops_pipelines.remediate.guardrails.fencing_room import find_gaps
+from ops_pipelines.remediate.ladder import find_gaps
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.config import policy_file
 from ops_pipelines.resources.config.cluster_config import (

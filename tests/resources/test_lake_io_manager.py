@@ -7,8 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.hours import LAKE_IO, ONE_RUN, hour_of_key
-from ops_pipelines.assets.partitions import HOURS
+from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, hour_of_key
 from ops_pipelines.core.lake import LakeError, Rows, Told
 from ops_pipelines.resources.lake.io_manager import LakeIOManager, hour_of_partition, store_hour
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

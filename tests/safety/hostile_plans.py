@@ -23,9 +23,9 @@ from ops_pipelines.core.policy import (
     Mode,
     RecoveryLimits,
 )
-from ops_pipelines.remediate.acts.facts import TTL, Lease
-from ops_pipelines.remediate.acts.perform import perform
 from ops_pipelines.remediate.guardrails.facts import drain_reason
+from ops_pipelines.remediate.judgement import TTL, Lease
+from ops_pipelines.remediate.perform import perform
 from ops_pipelines_lab.simulator.adapters import SimulatedScheduler
 from ops_pipelines_lab.simulator.hardware import slot_address
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind

@@ -18,8 +18,7 @@ from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.core.policy import Consent, DrainBudget, Mode, Policy
 from ops_pipelines.core.proof import Authority, Refusal
-from ops_pipelines.remediate import act_proof, plan_proof
-from ops_pipelines.remediate.acts import judgement
+from ops_pipelines.remediate import act_proof, judgement, plan_proof
 from ops_pipelines.remediate.guardrails import blast_radius
 from ops_pipelines.remediate.guardrails import judge as guardrails
 from ops_pipelines.remediate.guardrails.facts import ClusterFacts, drain_reason

@@ -17,16 +17,15 @@ from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, 
 from ops_pipelines.core.policy import ActionClass, Consent, LadderLimits
 from ops_pipelines.people import orders
 from ops_pipelines.people.orders import LinkClaim
-from ops_pipelines.remediate import repair_steps
-from ops_pipelines.remediate.acts import commands
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate import repair_steps, verbs
 from ops_pipelines.remediate.by_hand import mark_repaired
+from ops_pipelines.remediate.gate import escalate
 from ops_pipelines.remediate.guardrails.facts import stricken_nodes
-from ops_pipelines.remediate.isolation import is_second_hand, may_be_shared
 from ops_pipelines.remediate.job_moves import ActionMaker
-from ops_pipelines.remediate.plans.moments import why_it_waits
-from ops_pipelines.remediate.plans.overdue import settle_left_behind
-from ops_pipelines.remediate.plans.plan_end import escalate
+from ops_pipelines.remediate.judgement import Lease
+from ops_pipelines.remediate.moments import why_it_waits
+from ops_pipelines.remediate.oversight import settle_left_behind
+from ops_pipelines.remediate.planning import is_second_hand, may_be_shared
 from ops_pipelines.remediate.repair_steps import Situation
 from ops_pipelines.remediate.verification import Recovery, Verdict, judge_recovery
 from ops_pipelines_lab.simulator.journal import FaultKind
@@ -67,7 +66,7 @@ def _counts_whoever_runs() -> AbstractContextManager[None]:
 
 def _keeps_room_for_a_day() -> AbstractContextManager[None]:
     """Keep spare nodes free for far longer than a move may take."""
-    return replaced(commands._room_for, lambda _: timedelta(days=1))
+    return replaced(verbs._room_for, lambda _: timedelta(days=1))
 
 
 def _asks_nobody_for_the_repair() -> AbstractContextManager[None]:

@@ -48,9 +48,9 @@ from ops_pipelines.core.policy import (
 from ops_pipelines.core.rollout import IN_HAND, NodeStage
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.observe.intake import take_in_conditions, take_in_logs
-from ops_pipelines.remediate.acts.facts import TTL, Lease
-from ops_pipelines.remediate.plans.overlaps import see_to_overlaps
-from ops_pipelines.remediate.plans.reflex import react, see_to_marks
+from ops_pipelines.remediate.judgement import TTL, Lease
+from ops_pipelines.remediate.overlaps import see_to_overlaps
+from ops_pipelines.remediate.reflex import react, see_to_marks
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.state_files import PauseFile
 from ops_pipelines.rollouts.cycle import advance_rollouts

@@ -22,7 +22,7 @@ from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.quotas.daily_work import carry_out_proposal, make_proposal
 from ops_pipelines.quotas.morning import NoProposal
 from ops_pipelines.quotas.propose import propose
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.teams.contracts import Agreements, Contract
 from ops_pipelines.teams.desk import QuotaFreeze, QuotaPolicy
 from ops_pipelines.teams.projects import Project

@@ -16,12 +16,12 @@ from ops_pipelines.core.plan import IncidentPlan, Rules
 from ops_pipelines.core.policy import DrainBudget, Durations, MassEvent, Mode, Policy
 from ops_pipelines.core.proof import Refusal
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.remediate.decide import decide
-from ops_pipelines.remediate.nodes.verify import verify_repaired
-from ops_pipelines.remediate.plans.carry_out import carry_out, plans_to_carry_out
-from ops_pipelines.remediate.plans.gate import prove_and_record, unproved_in_force
+from ops_pipelines.remediate.gate import prove_and_record, unproved_in_force
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.remediate.snapshot import take_snapshot
+from ops_pipelines.remediate.verify import verify_repaired
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger

@@ -9,7 +9,7 @@ from ops_pipelines.core.entries import Pause
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.release import Component, Reversibility
 from ops_pipelines.core.rollout import IN_HAND, NodeStage, RolloutState
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.rollouts import orders
 from ops_pipelines.rollouts.cycle import advance_rollouts
 from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind

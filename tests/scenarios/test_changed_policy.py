@@ -12,9 +12,9 @@ from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.notes import Audience
 from ops_pipelines.core.policy import ConfigTrouble, Fallback, Mode, Policy, under
 from ops_pipelines.remediate.due import due_remediation
-from ops_pipelines.remediate.plans.configuration import read_vital_signs, rules_changed_at, see_to_configuration
+from ops_pipelines.remediate.oversight import read_vital_signs, rules_changed_at, see_to_configuration
+from ops_pipelines.sensors.due_runs import remediation_sensor
 from ops_pipelines.sensors.fault import fault_sensor
-from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.scenarios.telling_stage import TellingAutopilot

@@ -13,8 +13,8 @@ from ops_pipelines.core.policy import ActionClass, Consent
 from ops_pipelines.core.record import ApprovalLinks
 from ops_pipelines.people import orders
 from ops_pipelines.people.orders import link_for, read_link
-from ops_pipelines.remediate.acts.facts import Lease
 from ops_pipelines.remediate.by_hand import ByHandRefused
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.resources.web_access import KeyFileSeal
 from ops_pipelines_lab.simulator import ground_truth
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind

@@ -25,7 +25,7 @@ from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.core.sources import Sample, SourceRefused, SourceUnavailable
 from ops_pipelines.observe.intake import take_in_conditions
 from ops_pipelines.people import orders
-from ops_pipelines.remediate.plans.overdue import page_if_blind
+from ops_pipelines.remediate.oversight import page_if_blind
 from ops_pipelines_lab.simulator.commands import ImpossibleFaultError
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from ops_pipelines_lab.simulator.scenario import JobSpec

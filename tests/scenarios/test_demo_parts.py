@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from ops_pipelines.cli import app
 from ops_pipelines.core.notes import BATCH_PREFIX, Audience
 from ops_pipelines.core.policy import ActionClass, Consent
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.policy_file import read_policy
 from ops_pipelines.terminal.approval import SentForm, show_plan, take_yes

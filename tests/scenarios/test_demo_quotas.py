@@ -12,7 +12,7 @@ from ops_pipelines.cli import app
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.proposal import ProposalState
 from ops_pipelines.quotas.daily_work import Outcome, carry_out_proposal, make_proposal, prove_day
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble, assemble_observatory, assemble_teams_desk
 from ops_pipelines_lab.drills.dagster_api import Shown

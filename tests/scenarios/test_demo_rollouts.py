@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.core.action import ActionRecord, Outcome, OutcomeKind, Verb
 from ops_pipelines.core.identity import IncidentId, NodeName
 from ops_pipelines.core.notes import Audience
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.rollouts.cycle import advance_rollouts
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble

@@ -14,9 +14,8 @@ from ops_pipelines.core.action import MESSAGES, Verb
 from ops_pipelines.core.entries import EntryKind
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.observe.intake import take_in_logs
-from ops_pipelines.remediate import act_proof, plan_proof
-from ops_pipelines.remediate.plans import gate
-from ops_pipelines.remediate.plans.reflex import react
+from ops_pipelines.remediate import act_proof, gate, plan_proof
+from ops_pipelines.remediate.reflex import react
 from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import TRAINING

@@ -19,9 +19,9 @@ from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines.observe.intake import take_in_conditions
 from ops_pipelines.people import orders
-from ops_pipelines.remediate.acts.facts import read_facts
-from ops_pipelines.remediate.plans.overdue import settle_left_behind
-from ops_pipelines.remediate.plans.reflex import react, see_to_marks
+from ops_pipelines.remediate.judgement import read_facts
+from ops_pipelines.remediate.oversight import settle_left_behind
+from ops_pipelines.remediate.reflex import react, see_to_marks
 from ops_pipelines.remediate.timeliness import read_lateness
 from ops_pipelines_lab.simulator.ground_truth import read_split_brains
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind

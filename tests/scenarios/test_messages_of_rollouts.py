@@ -13,7 +13,7 @@ from ops_pipelines.core.release import Component, Reversibility
 from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.people.compose import tell
 from ops_pipelines.people.delivery import deliver
-from ops_pipelines.people.silences import keep_silences
+from ops_pipelines.people.planned_work import keep_silences
 from ops_pipelines.rollouts import orders
 from ops_pipelines_lab.simulator.versions import ReleaseTrouble
 from tests.flow.fake_silencer import FakeSilencer

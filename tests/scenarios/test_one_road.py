@@ -30,7 +30,7 @@ from ops_pipelines.lake.telemetry import observe_gpus
 from ops_pipelines.observe.hours import fill_kernel_events
 from ops_pipelines.observe.intake import take_in_logs
 from ops_pipelines.observe.live_cycle import run_cycle
-from ops_pipelines.remediate.plans.reflex import react
+from ops_pipelines.remediate.reflex import react
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

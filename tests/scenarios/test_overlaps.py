@@ -16,7 +16,7 @@ from ops_pipelines.core.overlap import Certainty, Overlap
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.sources import Sample, SourceUnavailable, Telemetry
 from ops_pipelines.observe.intake import take_in_conditions
-from ops_pipelines.remediate.plans.overlaps import see_to_overlaps
+from ops_pipelines.remediate.overlaps import see_to_overlaps
 from ops_pipelines.report.terminal import print_document
 from ops_pipelines.review.incident_report import report_on
 from ops_pipelines.review.timeline import EventKind

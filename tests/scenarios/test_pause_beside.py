@@ -11,7 +11,7 @@ from ops_pipelines.core.entries import Pause
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.observe.intake import take_in_conditions, take_in_logs
 from ops_pipelines.people import orders
-from ops_pipelines.remediate.plans.reflex import react
+from ops_pipelines.remediate.reflex import react
 from ops_pipelines.resources.state_files import PauseFile
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import SmallAutopilot

@@ -17,7 +17,7 @@ from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.sources import LogBatch, LogLine
 from ops_pipelines.people import orders
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.report.terminal import print_document
 from ops_pipelines.terminal.incidents import incidents_document, read_incidents
 from ops_pipelines_lab.simulator import ground_truth

@@ -17,7 +17,7 @@ from ops_pipelines_lab.simulator.twin import Twin
 ROOT = Path(__file__).parents[2]
 _RUN = """
 import dagster as dg
-from ops_pipelines.assets.run_lease import LEASE_TAG
+from ops_pipelines.run_share import LEASE_TAG
 from ops_pipelines.definitions import ClusterPorts, defs
 from ops_pipelines.sensors.fault import fault_sensor
 from ops_pipelines.sensors.runs import hold_lease

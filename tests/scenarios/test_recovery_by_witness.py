@@ -20,7 +20,7 @@ from ops_pipelines.core.sources import SourceRefused
 from ops_pipelines.observe.intake import take_in_logs
 from ops_pipelines.people import orders
 from ops_pipelines.remediate.by_hand import ByHandRefused, drain_by_hand, return_by_hand
-from ops_pipelines.remediate.plans.reflex import react
+from ops_pipelines.remediate.reflex import react
 from ops_pipelines_lab.simulator.course import Course, Cure
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.killed_at_every_step import FINAL, QUICK, Act, Story, choose, differences, tell

@@ -20,10 +20,10 @@ from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.core.record import Decided
 from ops_pipelines.observe.intake import take_in_logs
 from ops_pipelines.people.orders import approve
+from ops_pipelines.remediate.carry_out import carry_out, plans_to_carry_out
 from ops_pipelines.remediate.decide import Decision, decide
-from ops_pipelines.remediate.plans.carry_out import carry_out, plans_to_carry_out
-from ops_pipelines.remediate.plans.gate import prove_and_record
-from ops_pipelines.remediate.plans.reflex import react
+from ops_pipelines.remediate.gate import prove_and_record
+from ops_pipelines.remediate.reflex import react
 from ops_pipelines.remediate.snapshot import find_in, keep, record_findings, take_snapshot
 from ops_pipelines.resources.documents import encode
 from ops_pipelines.resources.ledger.state import LedgerChronicle, rules_document

@@ -11,9 +11,9 @@ import pytest
 from ops_pipelines.core.action import Action, OutcomeKind, Verb
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.plan import Order
-from ops_pipelines.remediate.acts.facts import TTL, Lease
-from ops_pipelines.remediate.acts.perform import Stage, perform
 from ops_pipelines.remediate.guardrails.facts import drain_reason
+from ops_pipelines.remediate.judgement import TTL, Lease
+from ops_pipelines.remediate.perform import Stage, perform
 from tests.forked import CONTEXT
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.scenarios.stopped_holder import HOLDER, act_and_be_stopped

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from ops_pipelines.core.rollout import RolloutState
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.rollouts.cycle import CycleReport, advance_rollouts
 from ops_pipelines_lab.simulator.journal import EntryKind
 from ops_pipelines_lab.simulator.versions import ReleaseTrouble

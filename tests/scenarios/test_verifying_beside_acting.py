@@ -11,9 +11,9 @@ import pytest
 from ops_pipelines.core.entries import LedgerConflict
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.remediate.acts.facts import TTL, Lease
-from ops_pipelines.remediate.nodes.verify import verify_repaired
-from ops_pipelines.remediate.plans.carry_out import carry_out, plans_to_carry_out
+from ops_pipelines.remediate.carry_out import carry_out, plans_to_carry_out
+from ops_pipelines.remediate.judgement import TTL, Lease
+from ops_pipelines.remediate.verify import verify_repaired
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.killed_at_every_step import READS_OF_LEDGER, Watched
 from tests.scenarios.small_autopilot import COMMANDS, POLICY, SmallAutopilot

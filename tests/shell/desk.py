@@ -15,10 +15,10 @@ from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import JobStatus, NodeStatus, Observation, Signal, Workload
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.remediate.acts.facts import Lease
+from ops_pipelines.remediate.carry_out import carry_out
 from ops_pipelines.remediate.decide import decide
-from ops_pipelines.remediate.plans.carry_out import carry_out
-from ops_pipelines.remediate.plans.gate import prove_and_record
+from ops_pipelines.remediate.gate import prove_and_record
+from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.remediate.snapshot import take_snapshot
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble

@@ -9,8 +9,7 @@ from typing import cast
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import key_of_hour
-from ops_pipelines.assets.pictures import describe_hours
+from ops_pipelines.assets.hours import describe_hours, key_of_hour
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.definitions import RESOURCES, build_defs

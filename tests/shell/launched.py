@@ -6,7 +6,7 @@ import dagster as dg
 from dagster._core.utils import make_new_run_id
 
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.login_tag import LOGIN_TAG, login_key, seal_login
+from ops_pipelines.run_lanes import LOGIN_TAG, login_key, seal_login
 
 
 def launch(

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.sensors.alerts import alert_sensor
+from ops_pipelines.sensors.upkeep import alert_sensor
 from tests.flow.fake_silencer import FakeSilencer
 from tests.ports.silencer_contract import wanted
 from tests.shell.desk import Desk

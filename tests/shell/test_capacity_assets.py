@@ -8,9 +8,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.capacity import CapacityConfig, day_of, prove_complete
-from ops_pipelines.assets.capacity_pages import describe_report
-from ops_pipelines.assets.partitions import QUARTERS
+from ops_pipelines.assets.capacity import CapacityConfig, day_of, describe_report, prove_complete
+from ops_pipelines.assets.hours import QUARTERS
 from ops_pipelines.automation import capacity_schedule_in
 from ops_pipelines.capacity.past import Completeness
 from ops_pipelines.capacity.reporting import kept_report

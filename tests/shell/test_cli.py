@@ -17,7 +17,7 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.people import orders
-from ops_pipelines.remediate.plans.configuration import beat
+from ops_pipelines.remediate.oversight import beat
 from tests.shell.desk import CLUSTER_YAML, HOSTILE, ME, Desk, incident_with, record
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from ops_pipelines.assets.daily_peaks import daily_peaks
+from ops_pipelines.assets.capacity import daily_peaks
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.teams.desk import TeamsDesk

@@ -11,8 +11,8 @@ from ops_pipelines import cli
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import LedgerError
 from ops_pipelines.core.health import WATCHER
-from ops_pipelines.remediate.acts.facts import TTL
-from ops_pipelines.remediate.plans.configuration import beat
+from ops_pipelines.remediate.judgement import TTL
+from ops_pipelines.remediate.oversight import beat
 from ops_pipelines.terminal.vital_signs import FirstBeat, NotBegun
 from tests.shell.desk import Desk
 from tests.simulator.fake_clock import FakeClock

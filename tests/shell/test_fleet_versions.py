@@ -8,8 +8,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ops_pipelines.assets.fleet_versions import fleet_versions
-from ops_pipelines.rollout_jobs import look_at_versions, version_schedule
+from ops_pipelines.acting_jobs import look_at_versions, version_schedule
+from ops_pipelines.assets.rollouts import fleet_versions
 from ops_pipelines.terminal.rollout_commands import versions
 from tests.flow.fake_store import observatory_on
 from tests.scenarios.small_autopilot import SmallAutopilot

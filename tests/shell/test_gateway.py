@@ -17,9 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ops_pipelines.core.policy import PolicyError
-from ops_pipelines.gateway import Gateway, refuse_unknown_dagster
-from ops_pipelines.login_tag import LOGIN_SCOPE
-from ops_pipelines.logins import Logins, ProxyLogin, TokenFile, read_proxy_login
+from ops_pipelines.gateway import Gateway, Logins, ProxyLogin, TokenFile, read_proxy_login, refuse_unknown_dagster
+from ops_pipelines.run_lanes import LOGIN_SCOPE
 
 TOKEN = "a-token-of-enough-letters"
 LAUNCH = "mutation M { launchRun(executionParams: {}) { __typename } }"

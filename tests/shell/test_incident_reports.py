@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.incident_reports import (
+from ops_pipelines.assets.incident_pages import (
     WRITTEN_AT_ONCE,
     describe_reports,
     incident_reports,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from ops_pipelines.assets.interruptions import interruption_costs
+from ops_pipelines.assets.history import interruption_costs
 from ops_pipelines.core.plan import RestartCosts
 from ops_pipelines.lake.schema import TABLES
 from tests.flow.fake_job_facts import FakeJobFacts

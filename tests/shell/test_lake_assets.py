@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from dagster._core.definitions.partitions.context import partition_loading_context
 
+from ops_pipelines.assets.hours import HOURS as PARTITIONS
 from ops_pipelines.assets.hours import hour_of_key, key_of_hour
-from ops_pipelines.assets.partitions import HOURS as PARTITIONS
 from ops_pipelines.core.cluster import HOUR, Observatory
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake

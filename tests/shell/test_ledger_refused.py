@@ -19,8 +19,7 @@ from ops_pipelines.definitions import ClusterPorts
 from ops_pipelines.observe.intake import take_in_conditions, take_in_logs
 from ops_pipelines.resources.ledger.watch import SEEN_FILE
 from ops_pipelines.sensors.fault import fault_sensor
-from ops_pipelines.sensors.ledger_mark import keep_seen_beside, seen_key
-from ops_pipelines.sensors.runs import hold_lease
+from ops_pipelines.sensors.runs import hold_lease, keep_seen_beside, seen_key
 from ops_pipelines.wiring import forget_opened
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.shell.desk import Desk

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.core.sources import LiveNews
-from ops_pipelines.sensors.live_cycle import live_cycle_sensor
+from ops_pipelines.sensors.upkeep import live_cycle_sensor
 from tests.scenarios.small_autopilot import SmallAutopilot
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.login_tag import TAG_LIFE, LoginKeyError, login_key, read_login, seal_login
+from ops_pipelines.run_lanes import TAG_LIFE, LoginKeyError, login_key, read_login, seal_login
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KEY = b"k" * 32

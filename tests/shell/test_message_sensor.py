@@ -13,7 +13,7 @@ from ops_pipelines import cli
 from ops_pipelines.core.notes import Message
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.sensors.messages import message_sensor
+from ops_pipelines.sensors.upkeep import message_sensor
 from ops_pipelines_lab.simulator.journal import FaultKind
 from tests.scenarios.small_autopilot import POLICY
 from tests.scenarios.telling_stage import TellingAutopilot

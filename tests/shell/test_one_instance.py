@@ -11,7 +11,7 @@ from dagster._core.remote_origin import InProcessCodeLocationOrigin
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._grpc.impl import get_external_sensor_execution
 
-from ops_pipelines.sensors import one_instance
+from ops_pipelines.sensors import runs
 
 met: list[dg.DagsterInstance] = []
 
@@ -33,11 +33,11 @@ DEFS = dg.Definitions(jobs=[nothing], sensors=[watching], resources={"port": "a 
 @pytest.fixture(autouse=True)
 def none_kept() -> Iterator[None]:
     """Forget what other tests left, and leave nothing to them."""
-    kept = list(one_instance._kept)
-    one_instance._kept.clear()
+    kept = list(runs._kept)
+    runs._kept.clear()
     met.clear()
     yield
-    one_instance._kept[:] = kept
+    runs._kept[:] = kept
 
 
 def tick(ref: InstanceRef) -> str:

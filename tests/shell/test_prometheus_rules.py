@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ops_pipelines.remediate.plans.configuration import beat
+from ops_pipelines.remediate.oversight import beat
 from ops_pipelines.server import build_app
 from tests.ports.ledger_samples import decide, incident, observation, take_in
 from tests.shell.desk import Desk

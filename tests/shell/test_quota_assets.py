@@ -8,18 +8,18 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.run_lease import LEASE_TAG
+from ops_pipelines.acting_jobs import ASKED_TAG, set_quotas, set_quotas_schedule
 from ops_pipelines.core.entries import AUTOPILOT, Pause
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.proposal import ProposalEvent, ProposalRecord, ProposalState, SentChange
 from ops_pipelines.core.quota_limits import QuotaChange
-from ops_pipelines.launched_by import WITHOUT_LOGIN
-from ops_pipelines.quota_jobs import ASKED_TAG, set_quotas, set_quotas_schedule
 from ops_pipelines.quotas.apply import SETTLED_AFTER
 from ops_pipelines.quotas.guards import prove_now
 from ops_pipelines.quotas.proof import PROOFS
 from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
+from ops_pipelines.run_lanes import WITHOUT_LOGIN
+from ops_pipelines.run_share import LEASE_TAG
 from tests.flow.quota_mornings import BY_ITSELF, HOUR, LIMITS, ON_YES, SCIENCE, TODAY, Past, QuotaStage
 from tests.shell.definitions_on import definitions_on
 from tests.shell.launched import launch

@@ -6,7 +6,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.quota_jobs import quota_schedule_in
+from ops_pipelines.acting_jobs import quota_schedule_in
 
 
 @pytest.mark.parametrize(

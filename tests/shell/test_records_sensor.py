@@ -13,7 +13,7 @@ from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatu
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from ops_pipelines.core.cluster import Cluster
-from ops_pipelines.sensors.records import FLEETING_RUNS_KEPT, IDLE_TURNS_KEPT, RUNS_KEPT, records_sensor
+from ops_pipelines.sensors.upkeep import FLEETING_RUNS_KEPT, IDLE_TURNS_KEPT, RUNS_KEPT, records_sensor
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.fake_clock import FakeClock
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines import remediation_jobs
-from ops_pipelines.assets import understand
+from ops_pipelines import acting_jobs
+from ops_pipelines.assets import loop
 from ops_pipelines.core.action import Verb
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.observe.intake import take_in_logs
 from ops_pipelines.remediate import decide as decision
 from ops_pipelines.remediate import plan_proof
-from ops_pipelines.remediate.plans.reflex import react
+from ops_pipelines.remediate.reflex import react
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.shell.definitions_on import definitions_on
@@ -106,10 +106,10 @@ def test_a_run_takes_one_snapshot_finds_once_and_decides_once(
 
         monkeypatch.setattr(where, name, counted)
 
-    count(remediation_jobs, "take_snapshot")
+    count(acting_jobs, "take_snapshot")
     count(type(autopilot.cluster.ledger), "load_snapshot")
     count(decision, "find")
-    count(understand, "find")
+    count(loop, "find")
     count(decision, "correlate")
     count(decision, "plan_remediation")
     with dg.DagsterInstance.ephemeral() as instance:

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.assets.remediation_page import PLANS_SHOWN, describe_remediation, plan_paragraph, remediation_page
+from ops_pipelines.assets.reports import PLANS_SHOWN, describe_remediation, plan_paragraph, remediation_page
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import JobId, PlanId
 from ops_pipelines.core.incident import IncidentState, Recovery, Try
 from ops_pipelines.core.plan import BlastRadius, IncidentPlan, Moment, Remaining, TouchedJob
 from ops_pipelines.remediate.by_hand import WaitingRepair
 from ops_pipelines.remediate.ladder import Rung
-from ops_pipelines.remediate.nodes.tests import Probation, Standing
 from ops_pipelines.remediate.repair_report import write_report
+from ops_pipelines.remediate.standings import Probation, Standing
 from ops_pipelines.review.cost import RecentRemediation, Saving
 from tests.domain.builders import INCIDENT, NODE, NOW, after, ago, attempt, incident, xid
 from tests.scenarios.small_autopilot import SmallAutopilot

@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from ops_pipelines import server
-from ops_pipelines.assets.policy_comparison import ComparisonConfig, policy_comparison
+from ops_pipelines.assets.history import ComparisonConfig, policy_comparison
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.page_files import ComparisonPages, read_proposed_policy

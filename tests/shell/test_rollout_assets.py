@@ -8,10 +8,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from ops_pipelines.acting_jobs import advance_rollouts
 from ops_pipelines.assets.rollouts import rollout_plan, rollout_progress
 from ops_pipelines.core.release import Component, Reversibility
 from ops_pipelines.core.rollout import NodeStage, RolloutState
-from ops_pipelines.rollout_jobs import advance_rollouts
 from ops_pipelines.rollouts import orders
 from ops_pipelines_lab.simulator.versions import ReleaseTrouble
 from tests.scenarios.rollout_stage import (

@@ -7,13 +7,13 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.run_lease import LEASE_TAG
+from ops_pipelines.acting_jobs import advance_rollouts, rollout_schedule, start_rollout, steer_rollout
 from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.definitions import defs as load_definitions
-from ops_pipelines.remediate.acts.facts import TTL
-from ops_pipelines.rollout_jobs import advance_rollouts, rollout_schedule, start_rollout, steer_rollout
+from ops_pipelines.remediate.judgement import TTL
 from ops_pipelines.run_lanes import ROLLOUT_TAGS
-from ops_pipelines.sensors.rollouts import rollout_sensor
+from ops_pipelines.run_share import LEASE_TAG
+from ops_pipelines.sensors.due_runs import rollout_sensor
 from tests.scenarios.rollout_stage import FIRST, KERNEL, PERSON, RolloutStage
 from tests.shell.launched import launch
 

@@ -13,14 +13,14 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import JobState, Workload
 from ops_pipelines.core.plan import Rules
-from ops_pipelines.remediate.acts.facts import TTL
 from ops_pipelines.remediate.bundle import OPENED
+from ops_pipelines.remediate.judgement import TTL
 from ops_pipelines.resources.page_files import BundleFiles
 from ops_pipelines.run_lanes import ACTING_TAGS, VERIFYING_TAGS
 from ops_pipelines.run_share import PLANS_TAG, is_left_to_another, shares_under_way
-from ops_pipelines.sensors import remediation as sensor_module
+from ops_pipelines.sensors import due_runs as sensor_module
+from ops_pipelines.sensors.due_runs import remediation_sensor
 from ops_pipelines.sensors.fault import fault_sensor
-from ops_pipelines.sensors.remediation import remediation_sensor
 from ops_pipelines.sensors.runs import POLL_FOR
 from ops_pipelines.sensors.this_process import this_process
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind

@@ -12,8 +12,7 @@ from typing import cast
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.observe import EVIDENCE_TAG
-from ops_pipelines.assets.run_lease import LEASE_TAG
+from ops_pipelines.assets.loop import EVIDENCE_TAG
 from ops_pipelines.core.entries import LedgerError
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.ledger import Ledger
@@ -21,11 +20,11 @@ from ops_pipelines.core.observation import NodeStatus
 from ops_pipelines.core.scheduler import Scheduler, SchedulerLimits
 from ops_pipelines.core.sources import LogBatch, Sample, SourceUnavailable
 from ops_pipelines.definitions import defs as load_definitions
-from ops_pipelines.remediate.acts.facts import TTL
-from ops_pipelines.remediate.plans.configuration import read_vital_signs
+from ops_pipelines.remediate.judgement import TTL
+from ops_pipelines.remediate.oversight import read_vital_signs
+from ops_pipelines.run_share import LEASE_TAG
+from ops_pipelines.sensors.due_runs import drained_node_sensor, remediation_sensor
 from ops_pipelines.sensors.fault import BETWEEN_TICKS, fault_sensor
-from ops_pipelines.sensors.remediation import remediation_sensor
-from ops_pipelines.sensors.returning import drained_node_sensor
 from ops_pipelines.sensors.runs import POLL_FOR, hold_epoch, one_at_a_time
 from ops_pipelines.sensors.this_process import this_process
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind

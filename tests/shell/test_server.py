@@ -25,7 +25,7 @@ from ops_pipelines import cli
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.people import orders
-from ops_pipelines.remediate.plans.configuration import beat
+from ops_pipelines.remediate.oversight import beat
 from ops_pipelines.resources.http_process import CannotListen, listen
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.server import build_app

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from ops_pipelines.assets.report import as_markdown
+from ops_pipelines.assets.reports import as_markdown
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.review.shift import IncidentLine, ShiftReport
 

@@ -20,7 +20,7 @@ import pytest
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.observe.intake import take_in_logs
-from ops_pipelines.remediate.plans.reflex import react
+from ops_pipelines.remediate.reflex import react
 from tests.flow.fake_store import FakeLogs
 from tests.scenarios.small_autopilot import SmallAutopilot
 from tests.simulator.small_cluster import TRAINING
@@ -31,9 +31,16 @@ WALKS = ("A log line", "A sample", "A demand series", "A wave", "An approval")
 MOST_COUNT = 24
 NOUNS = "core."
 ACTING = (
-    *("observe.intake", "observe.logs.", "remediate.snapshot", "remediate.plans.", "remediate.bundle"),
-    *("remediate.plan_proof", "remediate.guardrails.judge", "remediate.act_proof", "remediate.acts."),
-    "remediate.testimony",
+    *(
+        "observe.intake",
+        "observe.logs.",
+        "remediate.snapshot",
+        "remediate.bundle",
+        "remediate.reflex",
+        "remediate.decide",
+    ),
+    *("remediate.plan_proof", "remediate.guardrails.judge", "remediate.act_proof", "remediate.judgement"),
+    *("remediate.verbs", "remediate.perform", "remediate.gate", "remediate.carry_out", "remediate.at_once"),
 )
 """Named though they are called from within their room: they carry out, or let something be carried out."""
 ONE_VALUE_ANSWERS = {

@@ -9,8 +9,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.partitions import WEEKS
-from ops_pipelines.assets.weekly_review import weekly_review
+from ops_pipelines.assets.history import weekly_review
+from ops_pipelines.assets.hours import WEEKS
 from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClass
 from ops_pipelines.pages.review_words import five_sentences, shown_ratio
 from ops_pipelines.pages.weekly_review import write_weekly_review

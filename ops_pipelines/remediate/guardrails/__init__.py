@@ -1,1 +1,1 @@
-"""Whether an act may be begun: every limit and precondition, and what a plan touches."""
+"""Whether an act may be started: every limit and precondition, and what a plan touches."""

@@ -15,15 +15,15 @@ from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStat
 from ops_pipelines.core.plan import BlastRadius, JobTiming, Remaining, TouchedJob
 from ops_pipelines.core.policy import Policy
 from ops_pipelines.core.proof import Refusal, wait
-from ops_pipelines.remediate.guardrails.budgets import out_limit
-from ops_pipelines.remediate.guardrails.facts import ClusterFacts, expected_loss
-from ops_pipelines.remediate.guardrails.job_limits import (
+from ops_pipelines.remediate.guardrails.budgets import (
     lost_within_hour,
     must_serve,
+    out_limit,
     owner_of,
     running_replicas,
     serving_replicas,
 )
+from ops_pipelines.remediate.guardrails.facts import ClusterFacts, expected_loss
 
 # -- what stays in service of each part of the cluster when nodes are drained --
 
@@ -149,7 +149,6 @@ def _limits_of(kind: str, total: int, policy: Policy) -> list[_Limit]:
 
 
 __all__ = ["BlastRadius", "Remaining", "TouchedJob", "judge_proof", "prove"]
-
 _TAKES_NODE = (DESTRUCTIVE_VERBS & NODE_VERBS) - {Verb.CHECK}
 
 

@@ -2,10 +2,10 @@
 
 A rollout has a node from the drain that it begins until the return that is seen. Before that the node is anybody's: a
 fault is seen to before an update. Whose yes a rollout needs, and whether it is over, is asked where the ledger is read
-(`remediate.acts.judgement`); how many nodes rollouts may have out is `budgets`'.
+(`remediate.judgement`); how many nodes rollouts may have out is `budgets`'.
 
 What was begun with consent is brought to its end without a new one: nothing that we hold waits for a yes to be let go.
-What becomes of a plan that would need what is forbidden is `remediate.isolation`'s.
+What becomes of a plan that would need what is forbidden is `remediate.planning`'s.
 """
 
 from collections.abc import Collection, Mapping, Sequence

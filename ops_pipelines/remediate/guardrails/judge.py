@@ -15,7 +15,7 @@ from ops_pipelines.core.identity import NodeName, Topology, cause_of, is_rollout
 from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, has_moved_on
 from ops_pipelines.core.policy import ActionClass, Consent, FreezeWindow, Mode, Policy
 from ops_pipelines.core.proof import Authority, Refusal, never, wait
-from ops_pipelines.remediate.guardrails.budgets import BUDGETS, fences_held_jobs
+from ops_pipelines.remediate.guardrails.budgets import BUDGETS, JOB_LIMITS, fences_held_jobs
 from ops_pipelines.remediate.guardrails.consents import holder_of, judge_owner, lacks_consent
 from ops_pipelines.remediate.guardrails.facts import (
     Case,
@@ -26,7 +26,6 @@ from ops_pipelines.remediate.guardrails.facts import (
     is_holding,
     mark_on,
 )
-from ops_pipelines.remediate.guardrails.job_limits import JOB_LIMITS
 from ops_pipelines.remediate.guardrails.preconditions import PRECONDITIONS
 
 # -- whether an act may be begun --

@@ -39,7 +39,7 @@ from ops_pipelines.core.policy import (
     WeeklyWindow,
 )
 from ops_pipelines.lake.node_names import expand_host_list
-from ops_pipelines.remediate.guardrails.policy_lint import caution_about_rollouts, lint_policy
+from ops_pipelines.remediate.guardrails.lints import caution_about_rollouts, lint_policy
 from ops_pipelines.resources.config.binding import (
     Fault,
     FaultsFound,
@@ -268,7 +268,7 @@ def read_policy(path: Path, *, topology: Topology, read_from: Path | None = None
 
     Raises ConfigError with every fault found. A name in `untouchable_nodes` that the cluster does not have is a
     fault: a misspelt name would leave the node that was meant unprotected. So is, in a mode that acts, a policy that
-    allows everything or nothing by accident (`remediate.guardrails.policy_lint`).
+    allows everything or nothing by accident (`remediate.guardrails.lints`).
     """
     file = YamlFile(path, read_from=read_from)
     policy = file.read(POLICY, file.values, at=(), topology=topology)

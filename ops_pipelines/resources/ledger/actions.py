@@ -3,7 +3,7 @@
 Keeps what was proved of plans, and lets nothing start without a proof: asked in the very transaction that would start
 it. Each function runs inside a writing transaction of its caller, so no two processes pass a guard on the same state.
 Writing decisions and plans is `decisions`'; sending the command, and reading its witness, is
-`remediate.acts.perform`'s.
+`remediate.perform`'s.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,1 +1,0 @@
-"""One act: judged on fresh facts, sent once, witnessed. Knows no plan."""

@@ -1,1 +1,0 @@
-"""The way of a node back into service: tests, verification, probation."""
