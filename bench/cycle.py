@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from ops_pipelines.core.lake import Lake
+from ops_pipelines.core.sources import Lake
 
 SIZES = (64, 256, 1024, 2048, 4096, 12_500)
 JUDGED_SIZE, MAX_CPU_SECONDS, MAX_PEAK_BYTES = 2048, 15.0, 2e9

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bench.claims import Claim
 from ops_pipelines.core.fault import Component, ComponentKind, node_component
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.observe.panels.panel import Flags, Numbers, Panel, counted, lasting, stretches
+from ops_pipelines.observe.panels.panel import Flags, Numbers, Panel, counted, lasting, runs_of
 from ops_pipelines_lab.simulator.replay.day import Day
 
 _CRITICAL_XIDS = frozenset({48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120})
@@ -40,16 +40,16 @@ def static_thresholds(day: Day) -> list[Claim]:
         "NVLink CRC": panel.gpus.rate("nvlink_crc_flit_error_count") > 100,
     }
     for rule, flags in gpu_rules.items():
-        found += [(each.first, panel.gpus.parts[each.column].node, rule) for each in stretches(flags)]
+        found += [(each.first, panel.gpus.parts[each.column].node, rule) for each in runs_of(flags)]
     rows = panel.rows_in(120)
     gone = lasting(~panel.nodes.present, rows)
-    found += [(each.first, panel.nodes.parts[each.column].node, "node down") for each in stretches(gone)]
+    found += [(each.first, panel.nodes.parts[each.column].node, "node down") for each in runs_of(gone)]
     missing = _missing_gpus(panel, rows)
-    found += [(each.first, panel.nodes.parts[each.column].node, "GPU missing") for each in stretches(missing)]
+    found += [(each.first, panel.nodes.parts[each.column].node, "GPU missing") for each in runs_of(missing)]
     down = lasting(panel.ports.value("link_state") == 0, panel.rows_in(60))
-    found += [(each.first, panel.ports.parts[each.column].node, "link down") for each in stretches(down)]
+    found += [(each.first, panel.ports.parts[each.column].node, "link down") for each in runs_of(down)]
     warned = panel.disks.value("critical_warning") > 0
-    found += [(each.first, panel.disks.parts[each.column].node, "disk warning") for each in stretches(warned)]
+    found += [(each.first, panel.disks.parts[each.column].node, "disk warning") for each in runs_of(warned)]
     start = int(panel.times[0])
     for line in day.lines:
         match = _XID.search(line.text)
@@ -100,7 +100,7 @@ def collective_timeout(day: Day) -> list[Claim]:
             culprits=(Component(kind=ComponentKind.JOB, name=panel.jobs.parts[each.column].device),),
             says="collective timeout",
         )
-        for each in stretches(lasting(still, rows))
+        for each in runs_of(lasting(still, rows))
     ]
 
 
@@ -122,7 +122,7 @@ def mahalanobis(day: Day) -> list[Claim]:
             continue
         apart[np.ix_(rows, nodes)] = _farthest(features[np.ix_(rows, nodes)])
     firm = counted(apart, _CONSECUTIVE_MINUTES) == _CONSECUTIVE_MINUTES
-    found = [(each.first * per_minute, panel.nodes.parts[each.column].node, "Mahalanobis") for each in stretches(firm)]
+    found = [(each.first * per_minute, panel.nodes.parts[each.column].node, "Mahalanobis") for each in runs_of(firm)]
     return list(_once_an_hour(found, panel))
 
 

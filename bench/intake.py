@@ -30,11 +30,10 @@ from rich.table import Table
 
 from bench.intake_load import GPUS_PER_NODE, JOBS, NODES, Part, make_files, number_of, read_times, write_load
 from ops_pipelines.clock import SystemClock
-from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster, Fleet
 from ops_pipelines.core.finding import REPAIRS
 from ops_pipelines.core.identity import JobId, NodeName, Place, Topology, digest_of
 from ops_pipelines.core.ledger import Ledger
-from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.notes import Message
 from ops_pipelines.core.observation import JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.core.plan import Rules

@@ -21,7 +21,7 @@ from ops_pipelines.core.observation import (
     Signal,
 )
 from ops_pipelines.observe.detectors.detect import detect
-from ops_pipelines.observe.detectors.job_failures import SHORT_LIFE, EndedAttempt, detect_failures
+from ops_pipelines.observe.detectors.stalls import SHORT_LIFE, EndedAttempt, detect_failures
 from ops_pipelines.observe.logs.observations import observations_of
 from ops_pipelines.observe.logs.signals import observe_log_lines
 from ops_pipelines.observe.logs.tables import Writer, tabulate_lines

@@ -40,8 +40,8 @@ from ops_pipelines.capacity.model import QUARTER_MONTHS, first_day_of, quarter_o
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import ApprovalWay
 from ops_pipelines.core.identity import PlanId, parse_node_name
-from ops_pipelines.core.lake import LakeKeeper
 from ops_pipelines.core.periods import week_of
+from ops_pipelines.core.sources import LakeKeeper
 from ops_pipelines.people import orders
 from ops_pipelines.remediate.by_hand import drain_by_hand, return_by_hand
 from ops_pipelines.remediate.judgement import Lease

@@ -15,17 +15,17 @@ import typer
 from ops_pipelines import lake_cli
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.laboratory import laboratory
+from ops_pipelines.terminal import host_commands as backup_commands
 from ops_pipelines.terminal import (
-    backup_commands,
-    diagnose,
     log_commands,
     people_commands,
-    prove,
     repair_commands,
     review_commands,
     rollout_commands,
     team_commands,
 )
+from ops_pipelines.terminal import past_commands as diagnose
+from ops_pipelines.terminal import past_commands as prove
 from ops_pipelines.terminal.capacity_commands import capacity_app
 from ops_pipelines.terminal.edge import (
     DEFAULT_CLUSTER_FILE,
@@ -41,7 +41,7 @@ from ops_pipelines.terminal.edge import (
     open_named,
     print_answer,
 )
-from ops_pipelines.terminal.guard_commands import guard_app
+from ops_pipelines.terminal.host_commands import guard_app
 from ops_pipelines.terminal.node_commands import gates_app, node_check, node_install_app, node_versions
 from ops_pipelines.terminal.quota_commands import quota_app
 from ops_pipelines.terminal.rollout_commands import versions
@@ -133,7 +133,7 @@ def check_config(
     """
     from ops_pipelines.core.policy import Mode
     from ops_pipelines.core.sources import SourceError
-    from ops_pipelines.lake.quality.site_suites import find_suite_faults
+    from ops_pipelines.lake.expectations import find_suite_faults
     from ops_pipelines.remediate.ladder import find_gaps
     from ops_pipelines.remediate.timeliness import find_objections, read_lateness
     from ops_pipelines.report.terminal import console, print_fields, print_lines

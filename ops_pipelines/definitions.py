@@ -35,8 +35,7 @@ from ops_pipelines.automation import JOBS, schedules_in
 from ops_pipelines.checks.data_quality import build_quality_checks, write_beside
 from ops_pipelines.checks.proofs import plan_safety, quota_proofs, teams_are_declared
 from ops_pipelines.core.cluster import Cluster, Observatory
-from ops_pipelines.core.lake import LakeKeeper
-from ops_pipelines.core.sources import LiveCycle
+from ops_pipelines.core.sources import LakeKeeper, LiveCycle
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.review.replay import PolicyDesk
 from ops_pipelines.sensors.due_runs import drained_node_sensor, remediation_sensor, rollout_sensor

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ops_pipelines.core.lake import LakeError
+from ops_pipelines.core.sources import LakeError
 
 if TYPE_CHECKING:
     from ops_pipelines.clock import Clock

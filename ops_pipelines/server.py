@@ -31,10 +31,9 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import LedgerError
 from ops_pipelines.core.health import Health, HealthWord, VitalSigns, blind_without_ledger, judge_health
 from ops_pipelines.core.identity import IncidentId
-from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.record import ShelfError, StatementFilesError
-from ops_pipelines.core.sources import SourceError
+from ops_pipelines.core.sources import LakeError, SourceError
 from ops_pipelines.lake.node_names import names_of
 from ops_pipelines.lake.quantities import readable
 from ops_pipelines.observe.alerts import (
@@ -54,7 +53,7 @@ from ops_pipelines.resources.config.cluster_config import AlertmanagerSettings, 
 from ops_pipelines.resources.http_process import Places, RequestRefused, read_body
 from ops_pipelines.resources.web_access import Admission, WebhookGate
 from ops_pipelines.terminal.approval import LONGEST_FORM_BYTES, FormRefused, SentForm, show_plan, take_yes
-from ops_pipelines.terminal.rollout_pages import NoSuchRollout, RolloutPages
+from ops_pipelines.terminal.planned_pages import NoSuchRollout, RolloutPages
 from ops_pipelines.terminal.served_pages import Listed, NoReview, NotThere, PageInMaking, WeeklyPages, index_document
 from ops_pipelines.terminal.status import health_json
 from ops_pipelines.terminal.team_pages import TeamPages

@@ -12,17 +12,23 @@ from threading import Lock
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ops_pipelines.clock import Clock, SystemClock
-from ops_pipelines.core.cluster import Cluster, Observatory
-from ops_pipelines.core.lake import Lake, LakeKeeper
-from ops_pipelines.core.machines import Fleet
+from ops_pipelines.core.cluster import Cluster, Fleet, Observatory
 from ops_pipelines.core.notes import Notifier, Silencer
 from ops_pipelines.core.observation import NodeStatus
 from ops_pipelines.core.plan import Rules
 from ops_pipelines.core.policy import Policy, under
-from ops_pipelines.core.quota_limits import Quotas
 from ops_pipelines.core.record import ApprovalLinks
-from ops_pipelines.core.scheduler import Scheduler, SchedulerSettings
-from ops_pipelines.core.sources import Accounting, Declared, Logs, MetricSource, ReadComment, Telemetry
+from ops_pipelines.core.scheduler import Quotas, Scheduler, SchedulerSettings
+from ops_pipelines.core.sources import (
+    Accounting,
+    Declared,
+    Lake,
+    LakeKeeper,
+    Logs,
+    MetricSource,
+    ReadComment,
+    Telemetry,
+)
 from ops_pipelines.laboratory import laboratory
 from ops_pipelines.remediate.ladder import within_means
 from ops_pipelines.resources.catalogue_files import read_catalogue

@@ -6,9 +6,8 @@ What the twin is stands in `simulator`; a real cluster needs none of this.
 from pathlib import Path
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.core.machines import Fleet
-from ops_pipelines.core.quota_limits import Quotas
-from ops_pipelines.core.scheduler import Scheduler, SchedulerSettings
+from ops_pipelines.core.cluster import Fleet
+from ops_pipelines.core.scheduler import Quotas, Scheduler, SchedulerSettings
 from ops_pipelines.core.sources import Accounting, Logs, MetricSource, Telemetry
 from ops_pipelines_lab.simulator.scenario import demo_scenario
 from ops_pipelines_lab.simulator.twin import Twin

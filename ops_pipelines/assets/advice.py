@@ -50,7 +50,7 @@ def describe_advice(
     """Return what the asset's page shows: the report of the week, and what became of the advice two weeks before."""
     from ops_pipelines.efficiency.report import advice_document, report_rows
     from ops_pipelines.efficiency.week import sentences
-    from ops_pipelines.report.markdown import escape_markdown
+    from ops_pipelines.report.numbers import escape_markdown
 
     now = desk.clock.now()
     document = advice_document(

@@ -25,8 +25,8 @@ from ops_pipelines.capacity.model import (
 )
 from ops_pipelines.capacity.past import Completeness, DaySummed, keep_day, sum_day
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.report.markdown import escape_markdown
 from ops_pipelines.report.metadata import metadata_of, table
+from ops_pipelines.report.numbers import escape_markdown
 from ops_pipelines.teams.desk import TeamsDesk
 
 GROUP = "capacity"

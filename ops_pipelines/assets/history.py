@@ -13,9 +13,9 @@ from pydantic import Field
 
 from ops_pipelines.assets.hours import DAYS, ONE_RUN, POOL, WEEKS
 from ops_pipelines.core.cluster import HOUR, Cluster, Observatory, hour_of
-from ops_pipelines.core.lake import Lake, Rows
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.core.record import ShelfError
+from ops_pipelines.core.sources import Lake, Rows
 from ops_pipelines.report.metadata import count, table
 from ops_pipelines.review.replay import PolicyDesk, differing, proof_sentence, replay, sentences_of
 from ops_pipelines.review.replay_result import Difference
@@ -317,7 +317,7 @@ def weekly_review(
 
 def describe_review(review: WeeklyReview) -> Mapping[str, dg.MetadataValue]:
     """Return what the asset's page shows: the sentences, pictures, tables, and numbers that the UI plots by week."""
-    from ops_pipelines.pages.review_words import (
+    from ops_pipelines.pages.weekly_review import (
         PARTS,
         PROMISES,
         shown_effective,
@@ -325,9 +325,9 @@ def describe_review(review: WeeklyReview) -> Mapping[str, dg.MetadataValue]:
         shown_ratio,
         time_between,
         words_of,
+        work_bars,
     )
-    from ops_pipelines.pages.weekly_review import work_bars
-    from ops_pipelines.report.markdown import escape_markdown
+    from ops_pipelines.report.numbers import escape_markdown
     from ops_pipelines.report.pictures.bars import Sheet, large_rows, small_rows
 
     numbers = review.numbers

@@ -19,7 +19,7 @@ import dagster as dg
 
 from ops_pipelines.capacity.model import first_day_of, quarter_of
 from ops_pipelines.core.cluster import HOUR, Observatory
-from ops_pipelines.core.lake import Lake, Rows
+from ops_pipelines.core.sources import Lake, Rows
 from ops_pipelines.observe.hours import Filled
 from ops_pipelines.report.metadata import table
 

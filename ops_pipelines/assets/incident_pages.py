@@ -19,8 +19,8 @@ from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.core.record import PageShelf, SavedBundle, ShelfError
 from ops_pipelines.remediate.bundle import began_at
-from ops_pipelines.report.markdown import escape_markdown
 from ops_pipelines.report.metadata import count, table
+from ops_pipelines.report.numbers import escape_markdown
 from ops_pipelines.review.chain import gpu_hours_words
 from ops_pipelines.review.incident_report import IncidentReport, history_of, report_on
 

@@ -24,7 +24,7 @@ from ops_pipelines.assets.hours import (
     newest_day,
 )
 from ops_pipelines.core.entries import AUTOPILOT
-from ops_pipelines.core.lake import Computed
+from ops_pipelines.core.sources import Computed
 from ops_pipelines.observe.hours import Filled
 from ops_pipelines.quotas.gather_demand import FilledDemand, demand_of_day, fill_demand
 from ops_pipelines.report.metadata import count, metadata_of, table
@@ -167,8 +167,7 @@ def day_of(context: dg.AssetExecutionContext) -> date:
 def _shown(made: "Made", desk: TeamsDesk) -> dict[str, dg.MetadataValue]:
     from ops_pipelines.quotas.changes import list_changes
     from ops_pipelines.quotas.report import matter_of, quota_document
-    from ops_pipelines.report.pictures.bars import draw_quotas
-    from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
+    from ops_pipelines.report.pictures.bars import INLINE_AT_MOST, draw_quotas
 
     proposal, used = made.proposed.proposal, made.proposed.used
     small, large = draw_quotas(proposal.lines, used=used)

@@ -16,8 +16,8 @@ from ops_pipelines.core.incident import Incident, Recovery
 from ops_pipelines.core.plan import BlastRadius, IncidentPlan, TouchedJob
 from ops_pipelines.remediate.by_hand import WaitingRepair, queue_of
 from ops_pipelines.remediate.standings import Probation, Standing, probations_of, standings_of
-from ops_pipelines.report.markdown import escape_markdown
 from ops_pipelines.report.metadata import count, table
+from ops_pipelines.report.numbers import escape_markdown
 from ops_pipelines.review.cost import RecentRemediation, recent_remediation, sum_by_day_and_team
 from ops_pipelines.review.shift import IncidentLine, ShiftReport, write_shift_report
 

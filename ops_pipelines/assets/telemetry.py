@@ -26,7 +26,7 @@ from ops_pipelines.assets.hours import (
     tell,
 )
 from ops_pipelines.core.cluster import HOUR, Observatory
-from ops_pipelines.core.lake import Computed, Rows, Told
+from ops_pipelines.core.sources import Computed, Rows, Told
 from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES
 from ops_pipelines.observe.hours import (
     Filled,

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from ops_pipelines.capacity.forecast.windows import WHOLE_RATIO, DailyPeaks, Flags, Floats, Places
 from ops_pipelines.capacity.model import Resource, SeriesKey
+from ops_pipelines.core.periods import day_begins
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.lake.local_days import day_begins
 
 # -- rows of `daily_peaks` -> those that are believed, by series and local day --
 

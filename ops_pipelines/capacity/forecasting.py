@@ -180,7 +180,7 @@ _WEEK = timedelta(days=7)
 
 def gather_supply(desk: TeamsDesk, past: Past, *, weeks: int) -> tuple[SupplyInputs, tuple[str, ...]]:
     """Return what supply follows from, and notes on what is not known. Raises LedgerError."""
-    from ops_pipelines.lake.local_days import day_begins
+    from ops_pipelines.core.periods import day_begins
 
     as_of = past.as_of
     begins_at = day_begins(as_of, zone=desk.zone)
@@ -278,7 +278,7 @@ def _not_in_register(
 
 def _ratios(resource: Resource, past: Past, desk: TeamsDesk) -> Mapping[GpuType, Sequence[float]]:
     """Return daily means over what was installed on that day, oldest first; by type."""
-    from ops_pipelines.lake.local_days import day_begins
+    from ops_pipelines.core.periods import day_begins
 
     history = past.history.of(resource)
     found: dict[GpuType, tuple[float, ...]] = {}
@@ -417,7 +417,7 @@ def plan_quarter(desk: TeamsDesk, forecast: CapacityForecast) -> CapacityPlan:
 
 def plan_from(desk: TeamsDesk, forecast: CapacityForecast, past: Past) -> CapacityPlan:
     """Return the plan from a past that is read already. Raises LakeError, LedgerError."""
-    from ops_pipelines.lake.local_days import day_begins
+    from ops_pipelines.core.periods import day_begins
 
     settings = desk.capacity or CapacitySettings()
     shapes = past.recorded.week_shapes()

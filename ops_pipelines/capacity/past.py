@@ -18,10 +18,10 @@ from ops_pipelines.capacity.model import Resource
 from ops_pipelines.capacity.planning import Batch
 from ops_pipelines.core.cluster import HOUR, hour_of
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.core.sources import Rows
 from ops_pipelines.costs.states import FoundStates, find_states
 from ops_pipelines.efficiency.placement.day import absences_of
 from ops_pipelines.review.cost import spans_out
@@ -99,7 +99,7 @@ def keep_day(desk: TeamsDesk, summed: DaySummed) -> int:
 
 def _open_book(desk: TeamsDesk, *, day: date) -> "DayBook":
     from ops_pipelines.capacity.peak_days import DayBook
-    from ops_pipelines.lake.local_days import day_begins, first_hour
+    from ops_pipelines.core.periods import day_begins, first_hour
 
     start, end = (first_hour(each, zone=desk.zone) for each in (day, day + timedelta(days=1)))
     return DayBook(day=day, start=start, end=end, begins_at=day_begins(day, zone=desk.zone), zone=desk.zone.key)
@@ -389,7 +389,7 @@ Spans = Mapping[NodeName, Sequence[tuple[datetime, datetime]]]
 
 def gather_batches(desk: TeamsDesk, past: Past) -> tuple[Batch, ...]:
     """Return the batches that stand on the day of the forecast, by asset and day. Raises LedgerError."""
-    from ops_pipelines.lake.local_days import day_begins
+    from ops_pipelines.core.periods import day_begins
 
     until = day_begins(past.as_of, zone=desk.zone)
     there: defaultdict[tuple[str, str, datetime], list[InstalledNode]] = defaultdict(list)

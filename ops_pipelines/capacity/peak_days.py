@@ -26,11 +26,11 @@ import pyarrow.compute as pc
 from ops_pipelines.capacity.forecast.windows import WHOLE_RATIO
 from ops_pipelines.capacity.model import Resource, SeriesKey
 from ops_pipelines.core.identity import NodeName, Topology
+from ops_pipelines.core.periods import HOUR
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.costs.usage import NO_TEAM, Fate
 from ops_pipelines.costs.usage_ledger import UsageLedger
 from ops_pipelines.efficiency.placement.standing import Absence, Machine, Occupancy, Stay
-from ops_pipelines.lake.local_days import HOUR
 from ops_pipelines.lake.rates import rates
 
 # -- rows of telemetry within an hour -> what shared file systems hold --

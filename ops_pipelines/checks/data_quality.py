@@ -1,7 +1,7 @@
 """Asset checks: every hour of the lake is judged when it is filled, errors block what is downstream, warnings do not.
 
-What is expected stands in `lake.quality.expectations`, and in the site's suites; what is counted, in
-`lake.quality.profile`; who judges, in `suites`; what people read, in `quality_page`.
+What is expected stands in `lake.expectations`, and in the site's suites; what is counted, in
+`lake.profile`; who judges, in `suites`; what people read, in `quality_page`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,16 +15,15 @@ import dagster as dg
 from ops_pipelines.checks.quality_page import HourVerdict, Outcome, Verdict, failed_rows, kind_rows, render_page
 from ops_pipelines.checks.suites import judge_profiles, judge_rows
 from ops_pipelines.core.cluster import Observatory
-from ops_pipelines.core.lake import Lake
-from ops_pipelines.lake.quality.expectations import Expectation, Measure, Severity, expectations_of
-from ops_pipelines.lake.quality.site_suites import expected_at_site
+from ops_pipelines.core.sources import Lake
+from ops_pipelines.lake.expectations import Expectation, Measure, Severity, expectations_of, expected_at_site
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.report.metadata import table as shown_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ops_pipelines.lake.quality.profile import Profile
+    from ops_pipelines.lake.profile import Profile
 
 PARTITION_FORMAT = "%Y-%m-%d-%H:%M"
 HARD_GATES = "hard_gates"
@@ -57,7 +56,7 @@ WritePage = Callable[[Lake, str, datetime, str], str]
 
 def expected_by_inventory(observatory: Observatory, table: str, hour: datetime) -> Expected:
     """Return what the inventory of the same hour leads us to expect, on the grid of the lake."""
-    from ops_pipelines.lake.quality.profile import expected_devices_of
+    from ops_pipelines.lake.profile import expected_devices_of
 
     inventory = _read(observatory.lake, "inventory", hour)
     return Expected(step_seconds=observatory.step_seconds, device_count=expected_devices_of(inventory, table=table))
@@ -102,7 +101,7 @@ def _look(
     """Return what is counted of an hour, and the verdicts on its columns; the rows themselves are let go."""
     import pyarrow as pa
 
-    from ops_pipelines.lake.quality.profile import booted_nodes_of, conform_rows, profile_hour
+    from ops_pipelines.lake.profile import booted_nodes_of, conform_rows, profile_hour
 
     rows = _read(lake, table, hour)
     # What reading took beside the rows goes back, so that judging them needs no more at its height than reading did.

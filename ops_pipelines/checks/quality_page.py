@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from ops_pipelines.lake.quality.expectations import Expectation, Kind, Measure, Severity
+from ops_pipelines.lake.expectations import Expectation, Kind, Measure, Severity
 from ops_pipelines.lake.schema import TABLES
 
 

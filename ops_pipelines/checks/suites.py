@@ -17,7 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ops_pipelines.checks.quality_page import Outcome, Verdict, counted
-from ops_pipelines.lake.quality.expectations import Expectation, Measure, Severity, expectations_of
+from ops_pipelines.lake.expectations import Expectation, Measure, Severity, expectations_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from great_expectations.datasource.fluent.pandas_datasource import PandasDatasource
     from great_expectations.expectations.expectation import Expectation as GxExpectation
 
-    from ops_pipelines.lake.quality.profile import Profile
+    from ops_pipelines.lake.profile import Profile
 
 _EXAMPLES_AT_MOST = 3
 _LARGE = 500_000
@@ -243,7 +243,7 @@ def _verdict_on_rows(each: Expectation, answer: _Answer, rows: "pa.Table", *, wh
 
 
 def _examples(each: Expectation, answer: _Answer, rows: "pa.Table") -> tuple[str, ...]:
-    from ops_pipelines.lake.quality.profile import rows_with
+    from ops_pipelines.lake.profile import rows_with
 
     values = cast("Sequence[object]", answer.result.get("partial_unexpected_list") or ())
     if each.column in rows.column_names and "row_condition" not in each.kwargs:

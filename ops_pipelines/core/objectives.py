@@ -4,7 +4,7 @@ Values and arithmetic only. What counts as good is tallied by `review.week_work`
 objectives is read by `resources.config`.
 
 An error budget is the share that may be bad: 1 - target. It is spent by what was bad within the last 28 days. The burn
-rate of a shorter stretch is its bad share over that budget: at 1 the budget is just used up, at 2 twice as fast.
+rate of a shorter interval is its bad share over that budget: at 1 the budget is just used up, at 2 twice as fast.
 """
 
 import math
@@ -96,7 +96,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What was good and bad of one objective in one stretch, in the unit of its kind."""
+    """What was good and bad of one objective in one interval, in the unit of its kind."""
 
     good: float = 0.0
     bad: float = 0.0

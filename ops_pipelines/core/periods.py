@@ -1,25 +1,23 @@
-"""Spans of time: maintenance windows less freezes, calendar weeks, and months that are paid for.
+"""Intervals of time: maintenance windows less freezes, local days, calendar weeks, and months that are paid for.
 
-Stretches only. Weekly rules, time zones, daylight saving and iCalendar are turned into them by `lake.formats.calendar`;
-half-open, in UTC.
-
-A month is as long as its clock says: with daylight saving it has 743 or 745 hours where it otherwise has 744. What is
-paid by the month is shared out over these seconds, so that a month is paid once however long it is.
+Half-open, in UTC. Weekly rules, time zones and iCalendar are turned into them by `lake.formats.calendar`; where a day
+of a zone begins, with 23 or 25 hours where the clock is changed, only this module knows. A month is as long as its
+clock reports, and what is paid by the month is shared out over these seconds, so that it is paid once.
 """
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from itertools import islice
 
 # -- when planned work may be done --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Stretch:
-    """One stretch of time, half-open."""
+class Interval:
+    """One interval of time, half-open."""
 
     begins_at: datetime
     ends_at: datetime
@@ -39,13 +37,13 @@ class Stretch:
 class WorkCalendar:
     """When work may be begun. Without windows: always, but in freezes."""
 
-    windows: tuple[Stretch, ...] | None
+    windows: tuple[Interval, ...] | None
     """None: no window is declared, so that every time will do. Empty: declared, and there is none."""
-    freezes: tuple[Stretch, ...] = ()
+    freezes: tuple[Interval, ...] = ()
     known_until: datetime | None = None
     """Beyond this nobody has expanded the windows; None: they are all."""
-    _frozen: tuple[Stretch, ...] = field(init=False, repr=False, compare=False)
-    _open: tuple[Stretch, ...] | None = field(init=False, repr=False, compare=False)
+    _frozen: tuple[Interval, ...] = field(init=False, repr=False, compare=False)
+    _open: tuple[Interval, ...] | None = field(init=False, repr=False, compare=False)
     """Windows less freezes; None where no window is declared."""
 
     def __post_init__(self) -> None:
@@ -54,11 +52,11 @@ class WorkCalendar:
         windows = None if self.windows is None else tuple(less(merged(self.windows), frozen))
         object.__setattr__(self, "_open", windows)
 
-    def open_stretches(self, since: datetime, until: datetime) -> tuple[Stretch, ...]:
+    def open_intervals(self, since: datetime, until: datetime) -> tuple[Interval, ...]:
         """Return when work may be begun within [since, until), in order, without overlaps."""
         if until <= since:
             return ()
-        asked = Stretch(begins_at=since, ends_at=until)
+        asked = Interval(begins_at=since, ends_at=until)
         if self._open is None:
             return tuple(less([asked], self._frozen))
         cut = (_cut(each, asked) for each in self._open)
@@ -81,7 +79,7 @@ class WorkCalendar:
         return None if following is None else following.begins_at
 
     def closes_at(self, at: datetime) -> datetime | None:
-        """Return when the stretch that holds `at` ends; None if it does not end, or none holds."""
+        """Return when the interval that holds `at` ends; None if it does not end, or none holds."""
         if self._open is None:
             freeze = _next(self._frozen, at) if self.is_open(at) else None
             return None if freeze is None else freeze.begins_at
@@ -107,13 +105,13 @@ class WorkCalendar:
         )
 
 
-def merged(stretches: Iterable[Stretch]) -> tuple[Stretch, ...]:
-    """Return stretches in order, those that touch or overlap as one under the name of the first."""
-    found: list[Stretch] = []
-    for each in sorted(stretches):
+def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Return intervals in order, those that touch or overlap as one under the name of the first."""
+    found: list[Interval] = []
+    for each in sorted(intervals):
         if found and each.begins_at <= found[-1].ends_at:
             last = found[-1]
-            found[-1] = Stretch(
+            found[-1] = Interval(
                 begins_at=last.begins_at, ends_at=max(last.ends_at, each.ends_at), name=last.name or each.name
             )
         else:
@@ -121,11 +119,11 @@ def merged(stretches: Iterable[Stretch]) -> tuple[Stretch, ...]:
     return tuple(found)
 
 
-def less(stretches: Iterable[Stretch], taken: Iterable[Stretch]) -> Iterable[Stretch]:
-    """Yield what is left of stretches when others are taken away; both in order and without overlaps."""
+def less(intervals: Iterable[Interval], taken: Iterable[Interval]) -> Iterable[Interval]:
+    """Yield what is left of intervals when others are taken away; both in order and without overlaps."""
     away = tuple(taken)
     first = 0
-    for each in stretches:
+    for each in intervals:
         begins_at = each.begins_at
         while first < len(away) and away[first].ends_at <= begins_at:
             first += 1
@@ -133,26 +131,26 @@ def less(stretches: Iterable[Stretch], taken: Iterable[Stretch]) -> Iterable[Str
             if gap.begins_at >= each.ends_at:
                 break
             if gap.begins_at > begins_at:
-                yield Stretch(begins_at=begins_at, ends_at=gap.begins_at, name=each.name)
+                yield Interval(begins_at=begins_at, ends_at=gap.begins_at, name=each.name)
             begins_at = gap.ends_at
         if begins_at < each.ends_at:
-            yield Stretch(begins_at=begins_at, ends_at=each.ends_at, name=each.name)
+            yield Interval(begins_at=begins_at, ends_at=each.ends_at, name=each.name)
 
 
-def _cut(stretch: Stretch, to: Stretch) -> Stretch | None:
-    begins_at, ends_at = max(stretch.begins_at, to.begins_at), min(stretch.ends_at, to.ends_at)
-    return None if ends_at <= begins_at else Stretch(begins_at=begins_at, ends_at=ends_at, name=stretch.name)
+def _cut(interval: Interval, to: Interval) -> Interval | None:
+    begins_at, ends_at = max(interval.begins_at, to.begins_at), min(interval.ends_at, to.ends_at)
+    return None if ends_at <= begins_at else Interval(begins_at=begins_at, ends_at=ends_at, name=interval.name)
 
 
-def _holding(stretches: tuple[Stretch, ...], at: datetime) -> Stretch | None:
-    place = bisect_right(stretches, at, key=lambda each: each.begins_at) - 1
-    return stretches[place] if place >= 0 and stretches[place].holds(at) else None
+def _holding(intervals: tuple[Interval, ...], at: datetime) -> Interval | None:
+    place = bisect_right(intervals, at, key=lambda each: each.begins_at) - 1
+    return intervals[place] if place >= 0 and intervals[place].holds(at) else None
 
 
-def _next(stretches: tuple[Stretch, ...], at: datetime) -> Stretch | None:
+def _next(intervals: tuple[Interval, ...], at: datetime) -> Interval | None:
     """Return the first that begins after this time."""
-    place = bisect_right(stretches, at, key=lambda each: each.begins_at)
-    return stretches[place] if place < len(stretches) else None
+    place = bisect_right(intervals, at, key=lambda each: each.begins_at)
+    return intervals[place] if place < len(intervals) else None
 
 
 # -- one week of a review --
@@ -287,3 +285,90 @@ def _check_span(name: str, since: datetime, until: datetime) -> None:
         raise ValueError(f"{name}: from {since} to {until}; expected whole seconds")
     if until <= since:
         raise ValueError(f"{name}: from {since} to {until}; expected it to end after it begins")
+
+
+HOUR = timedelta(hours=1)
+
+
+_HOUR_SECONDS = 3600
+
+
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalDay:
+    """The hours of one local day among others."""
+
+    day: date
+    first: int
+    """Place of its first hour."""
+    after: int
+    """Place after its last."""
+    whole: int
+    """How many hours begin in the whole day."""
+
+    @property
+    def hour_count(self) -> int:
+        return self.after - self.first
+
+
+def instant_of(local: datetime, zone: tzinfo) -> datetime:
+    """Return when a clock in `zone` shows `local`: of two times the first, of none the next time that it does show."""
+    plain = local.replace(tzinfo=None)
+    before = plain.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    if before.astimezone(zone).replace(tzinfo=None) == plain:
+        return before
+    # The clock skips it. With fold 0 it is read by the offset before the change, and so lies behind it; with 1 before.
+    early, late = plain.replace(tzinfo=zone, fold=1).astimezone(UTC), before
+    offset = late.astimezone(zone).utcoffset()
+    while late - early > timedelta(seconds=1):
+        middle = early + (late - early) // 2
+        if middle.astimezone(zone).utcoffset() == offset:
+            late = middle
+        else:
+            early = middle
+    return late.replace(microsecond=0)
+
+
+def day_begins(day: date, *, zone: tzinfo) -> datetime:
+    """Return when a local day begins; where the clock skips midnight, when it goes on."""
+    return instant_of(datetime(day.year, day.month, day.day, tzinfo=zone), zone).astimezone(UTC)
+
+
+def first_hour(day: date, *, zone: tzinfo) -> datetime:
+    """Return the first hour of UTC that begins in a local day: not midnight where the zone is off by half an hour."""
+    begins_at = day_begins(day, zone=zone)
+    hour = begins_at.replace(minute=0, second=0, microsecond=0)
+    return hour if hour == begins_at else hour + HOUR
+
+
+def days_between(since: datetime, until: datetime, *, zone: tzinfo) -> Iterator[tuple[date, datetime, datetime]]:
+    """Yield the local days of [since, until), each with its part of it: the first and the last may be parts."""
+    day = since.astimezone(zone).date()
+    while (begins_at := day_begins(day, zone=zone)) < until:
+        first, last = max(begins_at, since), min(day_begins(day + _DAY, zone=zone), until)
+        if first < last:
+            yield day, first, last
+        day += _DAY
+
+
+def days_of(hours: range, *, zone: tzinfo) -> Sequence[LocalDay]:
+    """Return the local days of consecutive hours, which begin at these seconds since 1970."""
+    if not hours:
+        return []
+    since, until = (datetime.fromtimestamp(each, UTC) for each in (hours[0], hours[-1] + _HOUR_SECONDS))
+    found = []
+    for day, first, last in days_between(since, until, zone=zone):
+        places = [_hours_before(each, after=hours[0]) for each in (first, last)]
+        if places[0] < places[1]:
+            whole = [
+                _hours_before(day_begins(each, zone=zone), after=hours[0] % _HOUR_SECONDS) for each in (day, day + _DAY)
+            ]
+            found.append(LocalDay(day=day, first=places[0], after=places[1], whole=whole[1] - whole[0]))
+    return found
+
+
+def _hours_before(moment: datetime, *, after: int) -> int:
+    """Return how many hours begin before a moment, counted from one that begins so many seconds after 1970."""
+    return -(-(int(moment.timestamp()) - after) // _HOUR_SECONDS)

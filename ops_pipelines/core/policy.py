@@ -313,7 +313,7 @@ class WeeklyWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreezeWindow:
-    """A stretch of time in which nothing destructive is begun: a deadline, a visit, works on the power supply."""
+    """An interval of time in which nothing destructive is begun: a deadline, a visit, works on the power supply."""
 
     name: str
     begins_at: datetime

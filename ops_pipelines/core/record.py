@@ -1,6 +1,6 @@
 """What is kept beside the ledger: bundles, pages, statements, releases, sealed links; and the ledger read back.
 
-`Bundles` keeps them, `Recollection` tells what the lake still knows of a stretch of time. What goes into a bundle is
+`Bundles` keeps them, `Recollection` tells what the lake still knows of an interval of time. What goes into a bundle is
 `remediate.bundle`'s business.
 """
 
@@ -12,11 +12,11 @@ from typing import Protocol
 from ops_pipelines.core.action import Action, ActionRecord
 from ops_pipelines.core.identity import Digest, IncidentId, JobId, NodeName, PlanId
 from ops_pipelines.core.incident import Incident
-from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.node_tests import NodeCheck
 from ops_pipelines.core.plan import IncidentPlan, Rules, Snapshot
 from ops_pipelines.core.proof import Refusal
 from ops_pipelines.core.release import CompatibilityTables, Release
+from ops_pipelines.core.sources import Rows
 
 # -- evidence bundles --
 
@@ -87,7 +87,7 @@ class RecalledLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recalled:
-    """What the lake knows of some nodes and jobs in a stretch of time."""
+    """What the lake knows of some nodes and jobs in an interval of time."""
 
     lines: tuple[RecalledLine, ...]
     """In the order of their times."""
@@ -117,7 +117,7 @@ class Recollection(Protocol):
         ...
 
 
-# -- what was decided and done in a stretch of time, read back from the record as values --
+# -- what was decided and done in an interval of time, read back from the record as values --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

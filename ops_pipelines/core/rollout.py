@@ -450,7 +450,7 @@ def times_of_change(
 
 
 def _changes_in(records: Iterable[ActionRecord], *, goes_on: bool) -> Iterator[ChangeTime]:
-    """Yield the stretches between a first installation and the return that followed, of one rollout on one node."""
+    """Yield the intervals between a first installation and the return that followed, of one rollout on one node."""
     begun_at, last_at = None, None
     for record in records:
         if begun_at is None and record.action.verb is not Verb.INSTALL:

@@ -1,21 +1,19 @@
-"""Where evidence comes from: logs, metrics, accounting; and what a source raises that does not answer.
+"""Where evidence comes from and where it is kept: logs, metrics, accounting, the lake; and what fails there.
 
-SourceError a system that we asked ├── SourceUnavailable it did not answer: whether a command took effect is unknown ├──
-SourceRefused it answered no: the command took no effect └── SourceNonsense it answered something that cannot be
-believed; nothing was taken from it
-
-Learned by the live cycle (checkpoints) and once a day (costs), kept between processes, and read by whoever decides. A
-reading never fails: what cannot be read is as if nothing had been learned, with the reason.
+A `SourceError` is a system that we asked: unavailable (it did not answer; whether a command took effect is unknown),
+refused (it answered no: the command took no effect), nonsense (it answered something that cannot be believed; nothing
+was taken from it). The lake is one directory an hour and table, files that appear whole or not at all. What is learned
+of jobs is kept between processes: reading it never fails, what cannot be read is as if nothing had been learned.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from ops_pipelines.core.identity import JobId
+from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.plan import RestartCosts
 
@@ -111,7 +109,7 @@ class Telemetry(Protocol):
         ...
 
 
-# -- metrics of every layer over a stretch of time --
+# -- metrics of every layer over an interval of time --
 
 
 class BodyKind(Enum):
@@ -193,7 +191,7 @@ class AccountingPage:
 class Accounting(Protocol):
     """Reads what the scheduler keeps of attempts.
 
-    A job that was requeued has one row for each of its attempts, told apart by their starts. What reads a stretch
+    A job that was requeued has one row for each of its attempts, told apart by their starts. What reads an interval
     yields pages that follow each other in time, and raises ValueError if `start` is not before `end`. All raise
     SourceUnavailable or SourceNonsense (what was yielded before is whole).
     """
@@ -206,7 +204,7 @@ class Accounting(Protocol):
     def read_attempts(self, *, start: datetime, end: datetime) -> Iterator[AccountingPage]:
         """Yield the attempts that ended in [start, end).
 
-        Each is in exactly one page, that of its end, whatever way a stretch is cut.
+        Each is in exactly one page, that of its end, whatever way an interval is cut.
         """
         ...
 
@@ -326,5 +324,157 @@ class LiveCycle(Protocol):
         """Start the child if it does not run, tell it that it is wanted, and return its news. Never waits.
 
         A child that is not tended for a minute ends by itself, as does one whose code server is gone.
+        """
+        ...
+
+
+# -- the lake --
+
+
+SO_FAR = "so_far"
+"""The part of a cycle that holds what a store told of an hour that was not over."""
+
+
+class LakeError(RuntimeError):
+    """The lake cannot be written or read: disk full, no right, a damaged file. The message says what to do."""
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """Rows of one table, as `lake` computes them (an Arrow table)."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a source says of an hour when it is asked for all of it."""
+
+    rows: Rows | None
+    """None where it has none."""
+    retold: frozenset[datetime] = frozenset()
+    """The times at which live cycles asked the same source, and of which it has told all now: it may have taken back
+    what it said then (a series that had ended), or have it no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """What was computed of an hour from other tables: it takes the place of all that was computed before."""
+
+    rows: Rows | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteFile:
+    """What a site expects of one table, as it stands in a file."""
+
+    path: str
+    table: str
+    """What the file is named after."""
+    text: str = ""
+    problem: str = ""
+    """Why the file could not be read; empty: it could."""
+
+
+class Lake(Protocol):
+    """Keeps tables by hour. Rows are sorted by key and time, one row per key and time, without a time of arrival.
+
+    Nothing half-written is ever read: a file is written under a name that readers pass over, then renamed. Times are
+    UTC; `hour` is the start of the hour.
+    """
+
+    def write_cycle(self, table: str, rows: Rows, *, at: datetime, part: str = "") -> None:
+        """Keep the rows of one cycle as `cycle=<at>.parquet` (`cycle=<at>-<part>.parquet`) in the hour of `at`.
+
+        The same cycle written again replaces the file. In an hour that is closed already, the rows are merged into it.
+        """
+        ...
+
+    def read_hour(self, table: str, hour: datetime) -> Rows:
+        """Return the rows of an hour: those of `hour.parquet` if it is there, else of all cycle files, merged."""
+        ...
+
+    def read(self, table: str, *, start: datetime, end: datetime, columns: Sequence[str] | None = None) -> Rows:
+        """Return the rows with start <= time < end, sorted by key and time; only `columns` if they are given.
+
+        Raises KeyError for a column that the table does not have.
+        """
+        ...
+
+    def close_hour(
+        self, table: str, hour: datetime, *, filled: Rows | None = None, retold: Collection[datetime] = ()
+    ) -> Rows:
+        """Compact an hour into `hour.parquet` and return its rows: what was kept, overlaid by `filled` cell by cell.
+
+        What cycles (those without a part, or of part SO_FAR) kept of the times `retold` is passed over (see `Told`).
+
+        Deterministic: the same rows give the same bytes. Calling it again with the same rows changes nothing.
+        """
+        ...
+
+    def replace_hour(self, table: str, hour: datetime, rows: Rows | None) -> Rows:
+        """Make `rows` all that an hour holds, close it, and return them in order."""
+        ...
+
+    def add(self, table: str, rows: Rows) -> Mapping[datetime, int]:
+        """Merge rows of any time into their hours (late data, files from outside); return the rows added per hour.
+
+        Rows that are there already change nothing.
+        """
+        ...
+
+    def write_page(self, table: str, hour: datetime, html: str) -> str:
+        """Keep a page for people beside an hour; return where it is."""
+        ...
+
+    def fold(self, now: datetime) -> None:
+        """Put what older cycles of hours that are not closed wrote into few files; the same rows are read as before."""
+        ...
+
+    def tidy(self, now: datetime) -> None:
+        """Remove what readers no longer open: cycles of hours that were closed an hour ago, abandoned temporaries."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What keeping house did."""
+
+    aggregated: tuple[str, ...]
+    """Files of aggregates that were written."""
+    deleted: tuple[str, ...]
+    deleted_bytes: int
+    kept_open: tuple[str, ...] = ()
+    """Days that have served their time and stay, as `gpu_telemetry 2026-11-20`: an hour of them was never filled."""
+    late_row_count: int = 0
+    """Rows that came to an hour whose samples were gone: only what the aggregates lacked was taken from them."""
+
+
+class LakeKeeper(Protocol):
+    """Keeps the lake small, as cluster.yaml says."""
+
+    def keep(self) -> Kept:
+        """Aggregate settled days, delete what has served its time. Raises LakeError; repeating is safe."""
+        ...
+
+
+# -- what was kept of jobs --
+
+
+class PastWork(Protocol):
+    """Tells of jobs of the past, up to about an hour ago. Both raise LakeError."""
+
+    def allocations(self, *, nodes: Collection[NodeName], start: datetime, end: datetime) -> Rows:
+        """Return the rows of `job_allocations` of these nodes in the hours of [start, end).
+
+        The same row may come twice. No node gives no row.
+        """
+        ...
+
+    def steps(self, *, jobs: Collection[JobId], start: datetime, end: datetime) -> Rows:
+        """Return `node`, `device` (`job:<id>`), `time` and `step_seconds` of these jobs in [start, end).
+
+        Samples, or means of five minutes where samples are aggregated already. No job gives no row.
         """
         ...

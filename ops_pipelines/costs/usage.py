@@ -10,9 +10,8 @@ from datetime import date, datetime, tzinfo
 from enum import Enum
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.core.periods import BilledPart, CostMonth
+from ops_pipelines.core.periods import BilledPart, CostMonth, day_begins, days_between
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.lake.local_days import day_begins, days_between
 
 # -- what became of each installed GPU-second --
 

@@ -12,11 +12,10 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from ops_pipelines.core.cluster import HOUR, hour_of
-from ops_pipelines.core.lake import Lake, Rows
 from ops_pipelines.core.money import to_cents
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.core.sources import SourceError
+from ops_pipelines.core.sources import Lake, Rows, SourceError
 from ops_pipelines.efficiency.advice import Advice, AdviceKind, Finding, JobWork, NodeFailures
 from ops_pipelines.efficiency.advice_on_holding import (
     idle_ratio,

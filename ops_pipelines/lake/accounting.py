@@ -1,4 +1,4 @@
-"""What the accounting says: attempts that ended in a stretch of time, who held which node when, and who waits."""
+"""What the accounting says: attempts that ended in an interval of time, who held which node when, and who waits."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Reads stretches of time from the sources, for the lake: what an hour's partition is filled with, live or years later.
+"""Reads intervals of time from the sources, for the lake: what an hour's partition is filled with, live or years later.
 
 A source that does not answer raises: a partition that lacks a source is no partition. Writing is the caller's.
 """
@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ops_pipelines.core.cluster import Observatory
-from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.observation import NodeStatus
-from ops_pipelines.core.sources import LogLine, Logs, SourceError
+from ops_pipelines.core.sources import LogLine, Logs, Rows, SourceError
 from ops_pipelines.lake.quantities import Parsed
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ _LINES_AT_ONCE = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
-    """What the sources gave for a stretch of time."""
+    """What the sources gave for an interval of time."""
 
     tables: Mapping[str, Rows]
     read_count: int
@@ -34,7 +33,7 @@ class Filled:
     notes: tuple[str, ...]
     """Warnings of the sources: what they say may be missing."""
     retold: frozenset[datetime] = frozenset()
-    """Grid times of which the stores of metrics told all that they have (`core.lake.Told`); none if they warned."""
+    """Grid times of which the stores of metrics told all that they have (`core.sources.Told`); none if they warned."""
 
 
 def fill_metrics(observatory: Observatory, *, tables: Collection[str], start: datetime, end: datetime) -> Filled:

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ops_pipelines.core.lake import Lake
+from ops_pipelines.core.sources import Lake
 from ops_pipelines.lake.quantities import Parsed, WrongKind
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ def _parse(document: Document, *, kind: FileKind, node: str | None, names: "Node
 def _parsers(kind: FileKind) -> tuple[Parse, Parse | None]:
     """Return the parser of a kind, and that of its trees; each is imported when it is needed."""
     if kind is FileKind.METRICS:
-        from ops_pipelines.lake.formats import metrics
+        from ops_pipelines.lake.formats import exporters as metrics
 
-        return metrics.parse, None
+        return metrics.parse_metrics, None
     if kind is FileKind.SACCT:
         from ops_pipelines.lake.formats import sacct
 
@@ -110,9 +110,9 @@ def _parsers(kind: FileKind) -> tuple[Parse, Parse | None]:
 
         return redfish.parse, redfish.parse_tree
     if kind is FileKind.NODE_EXPORTER:
-        from ops_pipelines.lake.formats import node_exporter
+        from ops_pipelines.lake.formats import exporters as node_exporter
 
-        return node_exporter.parse, None
+        return node_exporter.parse_node_exporter, None
     from ops_pipelines.lake.formats import slurm
 
     return slurm.parse, None

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ops_pipelines.core.identity import JobId
-from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.observation import Checkpointing, JobStatus
 from ops_pipelines.core.sources import (
     TIMES_KEPT,
@@ -21,6 +20,7 @@ from ops_pipelines.core.sources import (
     JobFactsReading,
     LogBatch,
     LogLine,
+    Rows,
 )
 from ops_pipelines.observe.repetition import Hold
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from ops_pipelines.core.cluster import Cluster, Observatory, hour_of
 from ops_pipelines.core.entries import LedgerError
-from ops_pipelines.core.lake import LakeError, Rows
 from ops_pipelines.core.observation import NodeStatus, Observation
-from ops_pipelines.core.sources import LogBatch, Logs, MetricSource, SourceError
+from ops_pipelines.core.sources import LakeError, LogBatch, Logs, MetricSource, Rows, SourceError
 from ops_pipelines.lake.quantities import Parsed
 from ops_pipelines.observe.intake import Told, follow, take_in_conditions
 from ops_pipelines.observe.job_facts import take_in_checkpoints

@@ -13,7 +13,7 @@ import pyarrow as pa
 from ops_pipelines.core.identity import JobId, parse_job_id, parse_node_name
 from ops_pipelines.core.observation import HAS_PROCESSES, JobState, JobStatus, Workload
 from ops_pipelines.lake.node_names import expand_host_list
-from ops_pipelines.observe.detectors.job_failures import EndedAttempt
+from ops_pipelines.observe.detectors.stalls import EndedAttempt
 
 LATELY = timedelta(minutes=10)
 """For so long an attempt that ended is still named, as a scheduler does."""

@@ -217,7 +217,7 @@ def _where(observation: Observation) -> Component:
 def repeated(occurrences: Iterable[Occurrence], catalogue: Catalogue, *, at: datetime) -> tuple[Repetition, ...]:
     """Return what has happened too often on one part up to and including `at`, by rule and part.
 
-    Order and duplicates do not matter. It holds once any stretch of the rule's length has seen enough, and stays true
+    Order and duplicates do not matter. It holds once any interval of the rule's length has seen enough, and stays true
     of the part: let `occurrences` go no further back than what should still count.
     """
     rules = repeat_rules(catalogue)

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from ops_pipelines.core.cluster import HOUR, Cluster, hour_of
 from ops_pipelines.core.finding import Catalogue, RepeatRule
 from ops_pipelines.core.identity import JobId, NodeName
-from ops_pipelines.core.lake import Lake
 from ops_pipelines.core.observation import HISTORY_SOURCE, Observation
+from ops_pipelines.core.sources import Lake
 from ops_pipelines.observe.repeated import Lineage, Repetition, occurrences_of, repeat_rules, repeated, rule_of
 from ops_pipelines.observe.rules import find
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ops_pipelines.core.cluster import Cluster, hour_of
 from ops_pipelines.core.identity import JobId, NodeName, PciAddress, Topology
-from ops_pipelines.core.lake import Lake, LakeError, Rows
 from ops_pipelines.core.observation import (
     DETECTOR_SOURCE,
     HAS_PROCESSES,
@@ -23,11 +22,12 @@ from ops_pipelines.core.observation import (
     Observation,
     Signal,
 )
+from ops_pipelines.core.sources import Lake, LakeError, Rows
 from ops_pipelines.observe.intake import on_watched_nodes, our_doing
 from ops_pipelines.observe.repetition import Hold, RepetitionWatch
 
 if TYPE_CHECKING:
-    from ops_pipelines.observe.detectors.job_failures import EndedAttempt
+    from ops_pipelines.observe.detectors.stalls import EndedAttempt
     from ops_pipelines.observe.panels.panel import Detection, Detector, Panel
 
 REJECTED = "rejected_rows"
@@ -247,7 +247,7 @@ class LiveWindow:
 
     def failures(self, at: datetime) -> "list[Detection]":
         """Return who is to blame for attempts that failed: a job, or a node since its last boot."""
-        from ops_pipelines.observe.detectors.job_failures import SHORT_LIFE, detect_failures
+        from ops_pipelines.observe.detectors.stalls import SHORT_LIFE, detect_failures
 
         surviving_count = sum(
             job.state in HAS_PROCESSES and job.ended_at is None and started_at <= at - SHORT_LIFE

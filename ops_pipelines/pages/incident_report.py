@@ -10,7 +10,7 @@ from ops_pipelines.core.identity import listed
 from ops_pipelines.report.document import Mood, Number
 from ops_pipelines.report.html import render
 from ops_pipelines.report.numbers import percent, span_words
-from ops_pipelines.report.pictures.story import Mark, StoryLane, StoryPicture, StoryRow, Stretch, Tint, story_picture
+from ops_pipelines.report.pictures.story import Mark, StoryBar, StoryLane, StoryPicture, StoryRow, Tint, story_picture
 from ops_pipelines.review.chain import counted, gpu_hours_words
 from ops_pipelines.review.cost import REPAIRS_OF_NODES, MilestoneKind, Victim
 from ops_pipelines.review.follow_ups import Urgency
@@ -76,8 +76,8 @@ def _marks(report: IncidentReport, lane: EventLane) -> StoryRow:
     events = [each for each in report.events if each.lane is lane]
     return StoryRow(
         name="",
-        stretches=tuple(
-            Stretch(begins_at=each.at, ends_at=each.until, tint=Tint.GREY)
+        bars=tuple(
+            StoryBar(begins_at=each.at, ends_at=each.until, tint=Tint.GREY)
             for each in events
             if each.until is not None and each.until > each.at
         ),
@@ -88,16 +88,16 @@ def _marks(report: IncidentReport, lane: EventLane) -> StoryRow:
 def _people(report: IncidentReport, end: datetime) -> StoryRow:
     row = _marks(report, EventLane.PEOPLE)
     waits = tuple(
-        Stretch(begins_at=each.began_at, ends_at=each.ended_at or end, tint=Tint.YELLOW, word="waits for a yes")
+        StoryBar(begins_at=each.began_at, ends_at=each.ended_at or end, tint=Tint.YELLOW, word="waits for a yes")
         for each in report.waits
         if each.who.startswith("PLAN-")
     )
     hands = tuple(
-        Stretch(begins_at=each.began_at, ends_at=each.ended_at or end, tint=Tint.YELLOW, word="waits for hands")
+        StoryBar(begins_at=each.began_at, ends_at=each.ended_at or end, tint=Tint.YELLOW, word="waits for hands")
         for each in report.waits
         if each.who == "the node"
     )
-    return StoryRow(name="", stretches=(*waits, *hands), marks=row.marks)
+    return StoryRow(name="", bars=(*waits, *hands), marks=row.marks)
 
 
 def _acts(report: IncidentReport, end: datetime) -> Iterator[StoryRow]:
@@ -106,12 +106,12 @@ def _acts(report: IncidentReport, end: datetime) -> Iterator[StoryRow]:
     of_nodes = [each for each in acts if each.verb not in _OF_JOBS]
     for name, events in (("acts on nodes", of_nodes), ("acts on jobs", of_jobs)):
         if events:
-            yield StoryRow(name=name, stretches=tuple(_act(each, end) for each in events))
+            yield StoryRow(name=name, bars=tuple(_act(each, end) for each in events))
 
 
-def _act(event: StoryEvent, end: datetime) -> Stretch:
+def _act(event: StoryEvent, end: datetime) -> StoryBar:
     tint = _TINTS.get(event.kind, Tint.PINK if event.verb in _REPAIRS else Tint.BLUE)
-    return Stretch(begins_at=event.at, ends_at=event.until or end, tint=tint, word=event.verb.replace("_", " "))
+    return StoryBar(begins_at=event.at, ends_at=event.until or end, tint=tint, word=event.verb.replace("_", " "))
 
 
 def _job(victim: Victim, report: IncidentReport, end: datetime) -> StoryRow:
@@ -125,8 +125,8 @@ def _job(victim: Victim, report: IncidentReport, end: datetime) -> StoryRow:
     ends = [*(at for at, _, _ in known[1:]), end]
     return StoryRow(
         name=f"job {victim.job}",
-        stretches=tuple(
-            Stretch(begins_at=at, ends_at=until, tint=tint, word=word)
+        bars=tuple(
+            StoryBar(begins_at=at, ends_at=until, tint=tint, word=word)
             for (at, tint, word), until in zip(known, ends, strict=True)
             if until > at
         ),
@@ -141,23 +141,23 @@ def _node(report: IncidentReport, end: datetime) -> StoryRow:
     if not report.nodes:
         return StoryRow(name="")
     faulty_until = report.drained_at or report.returned_at or end
-    stretches = [Stretch(begins_at=report.began_at, ends_at=faulty_until, tint=Tint.YELLOW, word="faulty, in service")]
+    bars = [StoryBar(begins_at=report.began_at, ends_at=faulty_until, tint=Tint.YELLOW, word="faulty, in service")]
     if report.drained_at is not None:
         out_until = report.returned_at or end
-        stretches.append(Stretch(begins_at=report.drained_at, ends_at=out_until, tint=Tint.GREY, word="out of service"))
-    stretches += [
-        Stretch(begins_at=each.at, ends_at=each.until or end, tint=Tint.PINK, word=each.verb.replace("_", " "))
+        bars.append(StoryBar(begins_at=report.drained_at, ends_at=out_until, tint=Tint.GREY, word="out of service"))
+    bars += [
+        StoryBar(begins_at=each.at, ends_at=each.until or end, tint=Tint.PINK, word=each.verb.replace("_", " "))
         for each in report.events
         if each.verb in _REPAIRS and each.kind is EventKind.DONE
     ]
     tests = [each for each in report.events if each.kind in (EventKind.TESTED_WELL, EventKind.TESTED_ILL)]
-    stretches += [
-        Stretch(begins_at=each.at, ends_at=each.until or each.at, tint=_TINTS[each.kind], word="tests")
+    bars += [
+        StoryBar(begins_at=each.at, ends_at=each.until or each.at, tint=_TINTS[each.kind], word="tests")
         for each in tests
     ]
     if report.returned_at is not None and end > report.returned_at:
-        stretches.append(Stretch(begins_at=report.returned_at, ends_at=end, tint=Tint.SKY, word="in service, watched"))
-    return StoryRow(name="", stretches=tuple(stretches))
+        bars.append(StoryBar(begins_at=report.returned_at, ends_at=end, tint=Tint.SKY, word="in service, watched"))
+    return StoryRow(name="", bars=tuple(bars))
 
 
 # -- the page of one incident --

@@ -16,7 +16,7 @@ from ops_pipelines.review.replay import differing, proof_sentence, sentences_of
 from ops_pipelines.review.replay_result import ComparedAct, Difference, Replay, Verdict
 
 if TYPE_CHECKING:
-    from ops_pipelines.report.pictures.review import Mark
+    from ops_pipelines.report.charts import Mark
 
 T = TypeVar("T")
 
@@ -147,13 +147,13 @@ def _count_alike(found: Replay) -> tuple[tuple[str, int], ...]:
 
 
 def _picture(found: Replay) -> str:
-    from ops_pipelines.report.pictures.review import policy_columns
+    from ops_pipelines.report.charts import policy_columns
 
     return policy_columns([_mark(act) for act in found.acts], since=found.since, until=found.until)
 
 
 def _mark(act: ComparedAct) -> "Mark":
-    from ops_pipelines.report.pictures.review import Mark, Part
+    from ops_pipelines.report.charts import Mark, Part
 
     return Mark(
         at=act.at,

@@ -101,7 +101,7 @@ def _windows(cluster: Cluster, *, now: datetime) -> Iterator[PlannedTime]:
         return
     if calendar.windows is None:
         return
-    for each in calendar.open_stretches(now - _LONGEST_WINDOW, now + _WINDOWS_AHEAD + _LONGEST_WINDOW):
+    for each in calendar.open_intervals(now - _LONGEST_WINDOW, now + _WINDOWS_AHEAD + _LONGEST_WINDOW):
         if each.ends_at <= now or each.begins_at >= now + _WINDOWS_AHEAD:
             continue
         yield PlannedTime(

@@ -16,7 +16,7 @@ from enum import Enum
 from ops_pipelines.core.entries import LedgerConflict
 from ops_pipelines.core.proof import QuotaProof
 from ops_pipelines.core.proposal import ProposalEvent, ProposalId, ProposalRecord, ProposalState, SentChange
-from ops_pipelines.core.quota_limits import Change, Quotas, QuotasInForce
+from ops_pipelines.core.scheduler import Change, Quotas, QuotasInForce
 from ops_pipelines.core.sources import SourceError, SourceRefused
 from ops_pipelines.quotas.changes import ApplyRefused, Witnessed, changes_of, standing_now, to_change, to_sent, witness
 from ops_pipelines.quotas.guards import (

@@ -17,9 +17,9 @@ from ops_pipelines.core.proposal import (
     SentChange,
     TeamName,
 )
-from ops_pipelines.core.quota_limits import ALL_TYPES, AccountQuota, Change, FairshareChange, QuotaChange, QuotasInForce
+from ops_pipelines.core.scheduler import ALL_TYPES, AccountQuota, Change, FairshareChange, QuotaChange, QuotasInForce
 from ops_pipelines.quotas.morning import Morning
-from ops_pipelines.report.markdown import escape_markdown
+from ops_pipelines.report.numbers import escape_markdown
 from ops_pipelines.teams.desk import LimitsOn
 
 # -- what holds now, of one type of GPU --

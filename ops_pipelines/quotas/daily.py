@@ -1,6 +1,6 @@
 """Attempts in one table, and hours of `gpu_demand` as local days.
 
-A day is one of the cluster's zone (`lake.local_days`). Days at the edges may be parts of days; their sums state of how
+A day is one of the cluster's zone (`core.periods`). Days at the edges may be parts of days; their sums state of how
 many hours. In an hour that was computed a team without a row had no demand; of one that no team has, nothing is known.
 
 The lake has attempts when they end; who runs and waits now, the scheduler reports. Where both have one attempt,
@@ -17,12 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ops_pipelines.core.lake import Rows
+from ops_pipelines.core.periods import days_of
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.core.sources import AccountingPage
+from ops_pipelines.core.sources import AccountingPage, Rows
 from ops_pipelines.lake.accounting import read_waiting
 from ops_pipelines.lake.formats import sacct
-from ops_pipelines.lake.local_days import days_of
 from ops_pipelines.lake.quantities import Parsed, Refused
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.quotas.demand import DemandDay

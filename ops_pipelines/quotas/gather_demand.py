@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ops_pipelines.core.cluster import HOUR, Observatory, hour_of
-from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.proposal import GpuType, TeamName
+from ops_pipelines.core.sources import Rows
 from ops_pipelines.quotas.demand import DemandDay
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.desk import TeamsDesk
@@ -267,7 +267,7 @@ def demand_days_of(desk: TeamsDesk, *, days: int, gpu_type: GpuType, until: date
     No hour that ends after `until` is looked at. An hour is known if any team has a row of any type in it; one in which
     no node stood in the cluster is not missed.
     """
-    from ops_pipelines.lake.local_days import first_hour
+    from ops_pipelines.core.periods import first_hour
     from ops_pipelines.quotas.daily import known_days
 
     if days < 1:
@@ -306,7 +306,7 @@ class DemandOfDay:
 
 def demand_of_day(desk: TeamsDesk, *, day: date) -> DemandOfDay:
     """Return what the lake knows of a local day, as far as it is over."""
-    from ops_pipelines.lake.local_days import first_hour
+    from ops_pipelines.core.periods import first_hour
     from ops_pipelines.quotas.daily import known_hours, refused_of, sum_days
 
     start, after = (first_hour(each, zone=desk.zone) for each in (day, day + timedelta(days=1)))

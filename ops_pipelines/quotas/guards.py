@@ -15,7 +15,7 @@ from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobStatus
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.core.proof import QuotaProof
 from ops_pipelines.core.proposal import GpuType, QuotaProposal, TeamName
-from ops_pipelines.core.quota_limits import (
+from ops_pipelines.core.scheduler import (
     ALL_TYPES,
     AccountQuota,
     Change,

@@ -21,7 +21,7 @@ from ops_pipelines.core.identity import NodeName, Topology
 from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.observation import JobState, JobStatus
 from ops_pipelines.core.proposal import GpuType, ProposalRecord, ProposalState, QuotaProposal, SupplyLine, TeamName
-from ops_pipelines.core.quota_limits import QuotasInForce
+from ops_pipelines.core.scheduler import QuotasInForce
 from ops_pipelines.diagnose.shared_cause import nodes_at
 from ops_pipelines.quotas.demand import DemandDay
 from ops_pipelines.quotas.gather_demand import TABLE, DemandPast, demand_days_of
@@ -216,7 +216,7 @@ def _demand_of(kind: GpuType, desk: TeamsDesk, *, as_of: datetime) -> DemandPast
 
 
 def _past_of(kind: GpuType, desk: TeamsDesk, *, as_of: datetime) -> TypePast:
-    from ops_pipelines.lake.local_days import first_hour
+    from ops_pipelines.core.periods import first_hour
     from ops_pipelines.quotas.daily import DAILY_COLUMNS, served_days
 
     past = _demand_of(kind, desk, as_of=as_of)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 
 from ops_pipelines.core.cluster import hour_of
-from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.proposal import (
     GpuType,
     ProposalRecord,
@@ -25,6 +24,7 @@ from ops_pipelines.core.proposal import (
     TeamName,
     Terms,
 )
+from ops_pipelines.core.sources import Rows
 from ops_pipelines.quotas.changes import fairshares_of, in_force_before, limits_of
 from ops_pipelines.quotas.demand import DemandDay, fair_demand, launches_on, remember
 from ops_pipelines.quotas.morning import RECORDS, Morning, TypePast, days_of, known_hours, look, of_type, refuse_unknown
@@ -123,7 +123,7 @@ def used_in(desk: TeamsDesk, *, day: date) -> Used:
 
 def begin_of(day: date, desk: TeamsDesk) -> datetime:
     """Return when a local day begins, in UTC."""
-    from ops_pipelines.lake.local_days import day_begins
+    from ops_pipelines.core.periods import day_begins
 
     return day_begins(day, zone=desk.zone)
 

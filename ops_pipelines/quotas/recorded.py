@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ops_pipelines.core.periods import LocalDay, days_of
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.lake.local_days import LocalDay, days_of
 from ops_pipelines.quotas.demand import DemandDay
 
 # -- rows of a file of recorded demand, believed or refused --

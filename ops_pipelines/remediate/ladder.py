@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 
 from ops_pipelines.core.action import ActionRecord, Verb
+from ops_pipelines.core.cluster import SiteMeans
 from ops_pipelines.core.finding import REPAIRS, Response
 from ops_pipelines.core.identity import IncidentId, NodeName, is_rollout
 from ops_pipelines.core.incident import Incident, IncidentState
-from ops_pipelines.core.machines import SiteMeans
 from ops_pipelines.core.policy import ActionClass, Consent, Durations, LadderLimits, Mode, Policy, Risk
 
 

@@ -13,7 +13,7 @@ from ops_pipelines.core.plan import BlastRadius, Remaining
 from ops_pipelines.remediate.ladder import Rung
 from ops_pipelines.remediate.standings import Probation, Standing
 from ops_pipelines.report.document import Shade
-from ops_pipelines.report.markdown import escape_markdown
+from ops_pipelines.report.numbers import escape_markdown
 from ops_pipelines.report.pictures.bars import BarRow, Sheet, large_rows, small_rows
 
 RUNG_WORDS: Mapping[Rung, str] = {

@@ -34,7 +34,7 @@ from ops_pipelines.remediate.repair_evidence import (
     tell_test,
     tell_try,
 )
-from ops_pipelines.report.markdown import escape_markdown
+from ops_pipelines.report.numbers import escape_markdown
 
 # -- what a vendor is told of a node that no repair of ours helped --
 

@@ -11,12 +11,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
-from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.cluster import NOT_OFFERED, Cluster
 from ops_pipelines.core.entries import AUTOPILOT, LedgerConflict
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import IncidentId, NodeName
 from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance, climb
-from ops_pipelines.core.machines import NOT_OFFERED
 from ops_pipelines.core.node_tests import BY_HAND, CheckState, covers, is_settling, judge_check, suite_for, suite_named
 from ops_pipelines.core.observation import NodeStatus, seen_by_ourselves
 from ops_pipelines.core.plan import Order

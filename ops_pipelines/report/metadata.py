@@ -21,8 +21,7 @@ from ops_pipelines.report.document import (
     Table,
     plain,
 )
-from ops_pipelines.report.markdown import escape_markdown
-from ops_pipelines.report.numbers import shown
+from ops_pipelines.report.numbers import escape_markdown, shown
 
 _ROWS_AT_MOST = 50
 """Metadata is kept for ever in the event log; the full data is in the ledger."""

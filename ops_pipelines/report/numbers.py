@@ -1,9 +1,11 @@
-"""How numbers are written for people, the same in every renderer: GPUs, hours, money, shares, spans, times.
+"""How numbers and texts are written for people, the same in every renderer: GPUs, hours, money, shares, spans, times.
 
-A dash is what nobody knows. Formats alone: what a number means is its subject's.
+A dash is what nobody knows. Formats alone: what a number means is its subject's. Text from anywhere goes into Markdown
+through `escape_markdown` alone.
 """
 
 import math
+import re
 from datetime import UTC, date, datetime, timedelta
 
 from ops_pipelines.core.money import Cents
@@ -133,3 +135,27 @@ def seen(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in _SPACES else _UNSEEN for char in text)
+
+
+_SPECIAL = re.compile(
+    r"([\\`*\[\]<>!|#~&{}$@]|(?<![^\W_])_|_(?![^\W_])|(?<=\w):(?=//)|(?<=[Ww]{3})\.|^[-+=]|^\d+(?=[.)](?:\s|$)))"
+)
+"""An underscore within a word is none of Markdown's, and names of tests are full of them."""
+
+
+_LONGEST_SENTENCE = 400
+
+
+def escape_markdown(text: str, *, at_most: int = _LONGEST_SENTENCE) -> str:
+    """Return a text on one line, at most so many characters of it, in which no character means anything to Markdown.
+
+    Neither to GitHub's dialect: no link is made of an address, and no cell of a table ends.
+    """
+    flat = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    shown = flat if len(flat) <= at_most else f"{flat[: at_most - 1]}…"
+    return _SPECIAL.sub(_written_out, shown)
+
+
+def _written_out(found: re.Match[str]) -> str:
+    """Return a sign with a backslash before it; a number at the beginning would be a list: a space makes it none."""
+    return f"\\{found[0]}" if not found[0].isdigit() else f"{found[0]}\\"

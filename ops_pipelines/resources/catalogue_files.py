@@ -23,8 +23,8 @@ from ops_pipelines.core.finding import (
     NvlinkSubcode,
     RepeatRule,
 )
-from ops_pipelines.core.lake import SuiteFile
 from ops_pipelines.core.node_tests import HealthGate, Suite, parse_suite_name, parse_test_name
+from ops_pipelines.core.sources import SuiteFile
 from ops_pipelines.remediate.guardrails.lints import lint_gates, lint_suites
 
 _BYTES_AT_MOST = 1_000_000

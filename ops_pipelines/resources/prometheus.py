@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
 from ops_pipelines.clock import Clock, SystemClock
-from ops_pipelines.core.sources import (
-    BodyKind,
-    Page,
-    Query,
-    Sample,
-    SourceError,
-    SourceNonsense,
-    SourceUnavailable,
-)
+from ops_pipelines.core.sources import BodyKind, Page, Query, Sample, SourceError, SourceNonsense, SourceUnavailable
 from ops_pipelines.lake.quantities import Quantity, read_quantities
 from ops_pipelines.lake.telemetry import watched_metrics
 from ops_pipelines.resources.config.cluster_config import TelemetryConfig

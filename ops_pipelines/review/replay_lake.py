@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 
 from ops_pipelines.core.identity import Digest, IncidentId
 from ops_pipelines.core.incident import Incident, IncidentState
-from ops_pipelines.core.lake import Lake
 from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobStatus, NodeState, NodeStatus, Observation, Signal
 from ops_pipelines.core.plan import Rules, Snapshot
 from ops_pipelines.core.policy import Policy
+from ops_pipelines.core.sources import Lake
 from ops_pipelines.review.replay_result import History
 from ops_pipelines.review.replay_side import Courses, Side, courses_of
 from ops_pipelines.review.retrace import LOOK_EVERY, JobTimeline, Turn, evidence_from_lake, turns

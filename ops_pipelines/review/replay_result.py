@@ -14,9 +14,9 @@ from enum import Enum
 from ops_pipelines.core.action import ActionRecord, Verb
 from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.core.incident import Incident, IncidentState
-from ops_pipelines.core.lake import Lake
 from ops_pipelines.core.plan import Rules
 from ops_pipelines.core.record import Chronicle
+from ops_pipelines.core.sources import Lake
 
 # -- what a replay reads of one cluster, in one hand --
 

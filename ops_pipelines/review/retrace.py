@@ -19,10 +19,10 @@ from ops_pipelines.core.cluster import hour_of
 from ops_pipelines.core.finding import Catalogue, Finding, Response
 from ops_pipelines.core.identity import IncidentId, JobAttempt, NodeName, Topology
 from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
-from ops_pipelines.core.lake import Lake, Rows
 from ops_pipelines.core.observation import JobStatus, NodeStatus, Observation
 from ops_pipelines.core.plan import Rules
 from ops_pipelines.core.policy import MassEvent
+from ops_pipelines.core.sources import Lake, Rows
 from ops_pipelines.diagnose.correlate import correlate, is_clearing_due
 from ops_pipelines.diagnose.incidents import World
 from ops_pipelines.observe.rules import find
@@ -357,7 +357,7 @@ class _Seen:
 
 def _failures(attempts: Sequence[JobStatus], *, start: datetime, end: datetime) -> list[Spell]:
     """Return verdicts over many attempts, judged anew whenever one has ended."""
-    from ops_pipelines.observe.detectors.job_failures import detect_failures
+    from ops_pipelines.observe.detectors.stalls import detect_failures
     from ops_pipelines.observe.past_states import ended_attempts
 
     over = ended_attempts(attempts)

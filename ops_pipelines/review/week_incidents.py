@@ -15,10 +15,10 @@ from ops_pipelines.core.fault import AtFault, Family
 from ops_pipelines.core.finding import Catalogue
 from ops_pipelines.core.identity import IncidentId, NodeName
 from ops_pipelines.core.incident import Incident, IncidentState
-from ops_pipelines.core.lake import Lake, Rows
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.overlap import Certainty, Overlap
+from ops_pipelines.core.sources import Lake, Rows
 from ops_pipelines.diagnose.failure_rates import MeanTime, Rate, mean_time_of, rate_of
 from ops_pipelines.diagnose.lemons import LemonScore, LemonSignal, Trouble, count_troubles, score_lemons
 from ops_pipelines.review.cost import REPAIRS_OF_NODES, done_at

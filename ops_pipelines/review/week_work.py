@@ -14,7 +14,6 @@ from ops_pipelines.core.cluster import HOUR, hour_of
 from ops_pipelines.core.fault import AtFault, Family
 from ops_pipelines.core.identity import IncidentId, NodeName
 from ops_pipelines.core.incident import Incident, IncidentState
-from ops_pipelines.core.lake import Lake, Rows
 from ops_pipelines.core.objectives import (
     LOOK_BACK,
     WINDOW,
@@ -26,7 +25,7 @@ from ops_pipelines.core.objectives import (
     judge_budget,
 )
 from ops_pipelines.core.observation import JobState, JobStatus, Workload
-from ops_pipelines.core.sources import CheckpointSeen, ReadComment
+from ops_pipelines.core.sources import CheckpointSeen, Lake, ReadComment, Rows
 from ops_pipelines.observe.job_facts import note_lines
 from ops_pipelines.review.week_incidents import at_fault_of, family_of
 

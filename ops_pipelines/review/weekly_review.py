@@ -13,13 +13,12 @@ from ops_pipelines.core.action import ActionRecord, Verb
 from ops_pipelines.core.cluster import HOUR, Cluster, Observatory, hour_of
 from ops_pipelines.core.identity import ActionKey, IncidentId
 from ops_pipelines.core.incident import Incident
-from ops_pipelines.core.lake import Lake
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.objectives import WINDOW, Budget, Objective, ObjectiveKind
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.overlap import Overlap
 from ops_pipelines.core.periods import Week
-from ops_pipelines.core.sources import SourceError
+from ops_pipelines.core.sources import Lake, SourceError
 from ops_pipelines.diagnose.lemons import LemonScore
 from ops_pipelines.review.cost import RecentRemediation, remediation_of
 from ops_pipelines.review.week_acts import (

@@ -18,7 +18,7 @@ from ops_pipelines.core.entries import AUTOPILOT, LedgerConflict, LedgerState
 from ops_pipelines.core.identity import NodeName, cause_of
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import JobStatus, Rejected
-from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.periods import Interval, WorkCalendar
 from ops_pipelines.core.policy import Mode, RolloutLimits
 from ops_pipelines.core.release import Release
 from ops_pipelines.core.rollout import (
@@ -65,7 +65,7 @@ def calendar_of(cluster: Cluster, *, now: datetime) -> tuple[WorkCalendar, tuple
     policy = cluster.rules.policy
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)  # The same all day: calendars are read once for it.
     freezes = [
-        Stretch(begins_at=each.begins_at, ends_at=each.ends_at, name=each.name) for each in policy.freeze_windows
+        Interval(begins_at=each.begins_at, ends_at=each.ends_at, name=each.name) for each in policy.freeze_windows
     ]
     files = () if cluster.rollout_files is None else cluster.rollout_files.calendars()
     return work_calendar(

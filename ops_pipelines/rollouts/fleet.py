@@ -16,13 +16,12 @@ from ops_pipelines.core.entries import LedgerState
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import JobId, NodeName, Place
 from ops_pipelines.core.incident import Incident
-from ops_pipelines.core.lake import Lake, LakeError, Rows
 from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobStatus, NodeState, NodeStatus
 from ops_pipelines.core.periods import WorkCalendar
 from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.release import Component, Release
 from ops_pipelines.core.rollout import IN_HAND, Direction, NodeEvent, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.core.sources import SourceError
+from ops_pipelines.core.sources import Lake, LakeError, Rows, SourceError
 from ops_pipelines.remediate.guardrails.facts import drain_owner
 from ops_pipelines.rollouts.versions import (
     Fit,

@@ -15,12 +15,11 @@ from datetime import datetime, timedelta
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.health import WATCHER
 from ops_pipelines.core.identity import NodeName, Topology, cause_of, listed
-from ops_pipelines.core.lake import LakeError, PastWork, Rows
 from ops_pipelines.core.node_tests import GPU_COUNT, NodeCheck
 from ops_pipelines.core.observation import HAS_PROCESSES, JobState, JobStatus, Signal
-from ops_pipelines.core.periods import Stretch, merged
+from ops_pipelines.core.periods import Interval, merged
 from ops_pipelines.core.rollout import FINAL, NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.core.sources import SourceError
+from ops_pipelines.core.sources import LakeError, PastWork, Rows, SourceError
 from ops_pipelines.rollouts.course import is_wave_updated, present_wave
 from ops_pipelines.rollouts.gate.evidence import (
     CauseCounts,
@@ -189,13 +188,13 @@ def _work(
 
 def _at_work(jobs: Collection[JobStatus], *, now: datetime) -> Worked:
     """Return when the jobs that the scheduler still knows ran on each node."""
-    found: defaultdict[NodeName, list[Stretch]] = defaultdict(list)
+    found: defaultdict[NodeName, list[Interval]] = defaultdict(list)
     for job in jobs:
         until = now if job.state in HAS_PROCESSES or job.ended_at is None else job.ended_at
         if job.started_at is None or job.state is JobState.PENDING or until <= job.started_at:
             continue
         for node in job.nodes:
-            found[node].append(Stretch(begins_at=job.started_at, ends_at=until))
+            found[node].append(Interval(begins_at=job.started_at, ends_at=until))
     return {node: merged(stretches) for node, stretches in found.items()}
 
 
@@ -343,7 +342,7 @@ def _soaked(node: RolloutNode, worked: Worked, *, now: datetime) -> timedelta:
     """Return for how long a node has worked under jobs since its return."""
     if node.returned_at is None or node.returned_at >= now:
         return timedelta(0)
-    return worked_within(worked.get(node.node, ()), Stretch(begins_at=node.returned_at, ends_at=now))
+    return worked_within(worked.get(node.node, ()), Interval(begins_at=node.returned_at, ends_at=now))
 
 
 def _soak_began_at(of_wave: Collection[RolloutNode]) -> datetime | None:

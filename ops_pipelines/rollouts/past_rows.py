@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ops_pipelines.core.identity import JobId, NodeName
-from ops_pipelines.core.periods import Stretch
+from ops_pipelines.core.periods import Interval
 from ops_pipelines.core.release import Component
 from ops_pipelines.rollouts.gate.evidence import EventKind
 from ops_pipelines.rollouts.gate.measures import MeasuredRun
@@ -115,10 +115,10 @@ def _merged(
     is_first = np.append(True, (codes[1:] != codes[:-1]) | (begins[1:] - begins.min() + apart[1:] > reached[:-1]))
     starts = np.flatnonzero(is_first)
     last = np.maximum.reduceat(ends, starts)
-    found: dict[NodeName, list[Stretch]] = {}
+    found: dict[NodeName, list[Interval]] = {}
     for code, begin, end in zip(codes[starts].tolist(), begins[starts].tolist(), last.tolist(), strict=True):
         found.setdefault(NodeName(names[code]), []).append(
-            Stretch(begins_at=datetime.fromtimestamp(begin, UTC), ends_at=datetime.fromtimestamp(end, UTC))
+            Interval(begins_at=datetime.fromtimestamp(begin, UTC), ends_at=datetime.fromtimestamp(end, UTC))
         )
     return found
 

@@ -13,10 +13,9 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import FINAL, IN_HAND, Direction, NodeStage, Rollout, RolloutNode
 from ops_pipelines.lake.hours import natural_order
-from ops_pipelines.report.markdown import escape_markdown
-from ops_pipelines.report.pictures.canvas import LETTER_HEIGHT, Canvas, Colour, text_width
-from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
-from ops_pipelines.report.pictures.story import Mark, StoryLane, StoryPicture, StoryRow, Stretch, Tint, story_picture
+from ops_pipelines.report.numbers import escape_markdown
+from ops_pipelines.report.pictures.bars import INLINE_AT_MOST, LETTER_HEIGHT, Canvas, Colour, text_width
+from ops_pipelines.report.pictures.story import Mark, StoryBar, StoryLane, StoryPicture, StoryRow, Tint, story_picture
 from ops_pipelines.rollouts.versions import Fit, VersionLine
 
 _TITLE = "versions: components x nodes"
@@ -216,12 +215,12 @@ def _row(node: RolloutNode, records: Sequence[ActionRecord], end: datetime) -> S
         failed_at.append(turned_at)  # Tests that are over, and found something, have not failed as an act.
     return StoryRow(
         name="",
-        stretches=tuple(_stretches(node, records, end)),
+        bars=tuple(_stretches(node, records, end)),
         marks=tuple(Mark(at=at, tint=Tint.ORANGE) for at in failed_at),
     )
 
 
-def _stretches(node: RolloutNode, records: Sequence[ActionRecord], end: datetime) -> Iterator[Stretch]:
+def _stretches(node: RolloutNode, records: Sequence[ActionRecord], end: datetime) -> Iterator[StoryBar]:
     """Yield what stood between each act of a node and the next: a stage lasts until the act that begins another."""
     back_from = _turned_at(records)
     for number, record in enumerate(records):
@@ -234,7 +233,7 @@ def _stretches(node: RolloutNode, records: Sequence[ActionRecord], end: datetime
             continue
         tint, word = _STEPS.get(verb, (Tint.GREY, "drained"))
         ends_at = following if node.stage in IN_HAND or number + 1 < len(records) else finished_at
-        yield Stretch(begins_at=begun_at, ends_at=ends_at, tint=Tint.YELLOW if is_back else tint, word=word)
+        yield StoryBar(begins_at=begun_at, ends_at=ends_at, tint=Tint.YELLOW if is_back else tint, word=word)
 
 
 def _turned_at(records: Sequence[ActionRecord]) -> datetime | None:
@@ -249,12 +248,12 @@ def _turned_at(records: Sequence[ActionRecord]) -> datetime | None:
 
 def _at_work(
     node: RolloutNode, returned_at: datetime, following: datetime, end: datetime, *, is_back: bool
-) -> Iterator[Stretch]:
+) -> Iterator[StoryBar]:
     """Yield the soak of a node, and what came after it."""
     if is_back or node.returned_at is None:
         return
     is_good = node.stage is NodeStage.UPDATED
     soaked_at = min(node.since, end) if is_good else following
-    yield Stretch(begins_at=returned_at, ends_at=max(returned_at, soaked_at), tint=Tint.SKY, word="soaks")
+    yield StoryBar(begins_at=returned_at, ends_at=max(returned_at, soaked_at), tint=Tint.SKY, word="soaks")
     if is_good and end > soaked_at:
-        yield Stretch(begins_at=soaked_at, ends_at=end, tint=Tint.GREEN, word="updated")
+        yield StoryBar(begins_at=soaked_at, ends_at=end, tint=Tint.GREEN, word="updated")

@@ -12,11 +12,10 @@ from zoneinfo import ZoneInfo
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.core.lake import Lake
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.core.quota_limits import Quotas
 from ops_pipelines.core.record import StatementFiles
-from ops_pipelines.core.scheduler import SchedulerSettings
+from ops_pipelines.core.scheduler import Quotas, SchedulerSettings
+from ops_pipelines.core.sources import Lake
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.price import InstalledNode, PriceModel
 from ops_pipelines.teams.projects import CapacityPolicy, CapacitySettings, PlannedProject

@@ -8,12 +8,11 @@ from typing import TypeVar
 from zoneinfo import ZoneInfo
 
 from ops_pipelines.clock import Clock, SystemClock
-from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.cluster import NOT_OFFERED, Cluster
 from ops_pipelines.core.entries import LedgerError
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.core.machines import NOT_OFFERED
 from ops_pipelines.core.plan import Rules
-from ops_pipelines.core.quota_limits import Quotas
+from ops_pipelines.core.scheduler import Quotas
 from ops_pipelines.core.sources import Logs, SourceError, SourceUnavailable
 from ops_pipelines.quotas.lint import find_missing_accounts, lint_quotas
 from ops_pipelines.quotas.today import Capacity

@@ -62,10 +62,9 @@ def at_the_edge(command: Callable[P, None]) -> Callable[P, None]:
 
 def _exit_code_of(problem: Exception) -> ExitCode | None:
     from ops_pipelines.core.entries import LedgerConflict, LedgerDamaged, LedgerError
-    from ops_pipelines.core.lake import LakeError
     from ops_pipelines.core.policy import PolicyError
     from ops_pipelines.core.record import StatementFilesError
-    from ops_pipelines.core.sources import SourceError
+    from ops_pipelines.core.sources import LakeError, SourceError
     from ops_pipelines.costs.gather_usage import NothingYet
     from ops_pipelines.quotas.changes import ApplyRefused
     from ops_pipelines.remediate.by_hand import ByHandRefused

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops_pipelines.terminal.diagnose import NOW, NoSuchTime, parse_time
 from ops_pipelines.terminal.edge import (
     DEFAULT_CLUSTER_FILE,
     AsJson,
@@ -17,6 +16,7 @@ from ops_pipelines.terminal.edge import (
     find_incident,
     open_named,
 )
+from ops_pipelines.terminal.past_commands import NOW, NoSuchTime, parse_time
 
 # -- `ops-pipelines report` --
 
@@ -190,7 +190,7 @@ def print_review(out: "Console", found: "WeeklyReview") -> None:
 
     from ops_pipelines.core.objectives import UNITS
     from ops_pipelines.core.overlap import tell
-    from ops_pipelines.pages.review_words import PROMISES, shown_ratio, shown_team, time_between, words_of
+    from ops_pipelines.pages.weekly_review import PROMISES, shown_ratio, shown_team, time_between, words_of
     from ops_pipelines.report.numbers import duration
 
     head, *sentences = words_of(found)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.core.objectives import Budget
-from ops_pipelines.pages.review_words import five_sentences, per_thousand_node_days
+from ops_pipelines.pages.weekly_review import five_sentences, per_thousand_node_days
 from ops_pipelines.review.replay import proof_sentence, sentences_of
 from ops_pipelines.review.replay_result import ComparedAct, Difference, KeyDifference, Lesson, Replay, Stretch
 from ops_pipelines.review.week_acts import WorkSum

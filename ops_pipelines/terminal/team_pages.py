@@ -10,12 +10,12 @@ from decimal import Decimal
 from pathlib import Path
 
 from ops_pipelines.core.cluster import Cluster, hour_of
-from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.periods import CostMonth, Week, parse_week, week_of
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.proposal import ProposalId, ProposalRecord, ProposalState
 from ops_pipelines.core.record import StatementFilesError
+from ops_pipelines.core.sources import LakeError
 from ops_pipelines.costs.focus import billed_cents
 from ops_pipelines.costs.gather_usage import NothingYet
 from ops_pipelines.costs.report import cost_document
@@ -30,7 +30,7 @@ from ops_pipelines.report.document import Document, Number
 from ops_pipelines.report.html import page_of
 from ops_pipelines.report.numbers import hours, money
 from ops_pipelines.teams.desk import NoTeams, TeamsDesk
-from ops_pipelines.terminal.capacity_pages import CapacityPages
+from ops_pipelines.terminal.planned_pages import CapacityPages
 from ops_pipelines.terminal.served_pages import NotThere, PagesInMaking, TeamsAtHand
 
 # -- the page of a month's costs for the web process --

@@ -14,8 +14,8 @@ from pathlib import Path
 import yaml
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.core.lake import Lake
 from ops_pipelines.core.proposal import TeamName
+from ops_pipelines.core.sources import Lake
 from ops_pipelines.resources.config.cluster_config import RebootBy
 from ops_pipelines_lab.drills import ask_hardware
 from ops_pipelines_lab.drills.lab_hardware import socket_of

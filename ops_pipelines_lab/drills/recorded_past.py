@@ -21,10 +21,10 @@ from pyarrow import concat_tables
 from ops_pipelines.capacity.past import TABLE as PEAKS
 from ops_pipelines.capacity.peak_days import DayBook, put_gpus
 from ops_pipelines.core.cluster import Observatory, hour_of
-from ops_pipelines.core.lake import Lake
+from ops_pipelines.core.periods import day_begins, first_hour
 from ops_pipelines.core.proposal import GpuType
+from ops_pipelines.core.sources import Lake
 from ops_pipelines.lake.hours import split_by_hour
-from ops_pipelines.lake.local_days import day_begins, first_hour
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.quotas.gather_demand import TABLE
 from ops_pipelines_lab.drills.dagster_api import ENDED, DagsterApi

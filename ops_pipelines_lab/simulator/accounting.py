@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.core.quota_limits import (
+from ops_pipelines.core.scheduler import (
     ALL_TYPES,
     AccountQuota,
     Change,

@@ -5,8 +5,8 @@ Judges only; what an accepted one does is `world`'s business. The answers are wo
 
 from collections.abc import Callable
 
+from ops_pipelines.core.cluster import NOT_OFFERED
 from ops_pipelines.core.identity import JobId, NodeName
-from ops_pipelines.core.machines import NOT_OFFERED
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
 from ops_pipelines_lab.simulator.course import Course, Cure

@@ -23,10 +23,9 @@ from ops_pipelines.checks.data_quality import (
     judge_hours,
 )
 from ops_pipelines.checks.quality_page import HourVerdict, Outcome, Verdict, render_page, share_text
-from ops_pipelines.core.lake import Lake, Rows, SuiteFile
-from ops_pipelines.lake.quality.expectations import Expectation, Kind, Measure, Severity, expectations_of
-from ops_pipelines.lake.quality.profile import Profile
-from ops_pipelines.lake.quality.site_suites import expected_at_site
+from ops_pipelines.core.sources import Lake, Rows, SuiteFile
+from ops_pipelines.lake.expectations import Expectation, Kind, Measure, Severity, expectations_of, expected_at_site
+from ops_pipelines.lake.profile import Profile
 from ops_pipelines.lake.schema import TABLES
 from tests.frames.good_hours import ABOVE, BETWEEN, HOUR, NOT_FINITE, STEP_SECONDS, Hour, broken_hour, good_hour
 from tests.frames.plain_judge import failed_names

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import NodeName, Place
-from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.periods import Interval, WorkCalendar
 from ops_pipelines.core.policy import BlastCaps, DrainBudget, Policy, RolloutLimits
 from ops_pipelines.core.release import Change, Component, Release, ReleaseName, Reversibility
 from ops_pipelines.rollouts.fleet import FleetNode
@@ -135,10 +135,10 @@ def policies(draw: st.DrawFn) -> Policy:
 
 
 @st.composite
-def stretches(draw: st.DrawFn, *, days: int = 20) -> Stretch:
+def stretches(draw: st.DrawFn, *, days: int = 20) -> Interval:
     """Return a stretch of an hour to two days, at any hour around NOW."""
     begins = draw(st.integers(min_value=-48, max_value=24 * days))
-    return Stretch(
+    return Interval(
         begins_at=NOW + timedelta(hours=begins),
         ends_at=NOW + timedelta(hours=begins + draw(st.integers(min_value=1, max_value=48))),
         name=draw(st.sampled_from(["night", "deadline", ""])),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import Digest, NodeName, PlanId, RolloutId
-from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.periods import Interval, WorkCalendar
 from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.release import Component, Release, ReleaseName
 from ops_pipelines.core.rollout import (
@@ -376,7 +376,7 @@ def test_idle_nodes_begin_first_then_who_is_free_soonest_then_who_is_not_known()
     [(19, None, False), (20, None, True), (21, None, True), (79, 60, False), (80, 60, True), (81, 60, True)],
 )
 def test_a_visit_fits_into_what_is_left_of_the_window(minutes: int, free_minutes: int | None, is_ready: bool) -> None:
-    window = WorkCalendar(windows=(Stretch(begins_at=ago(HOUR), ends_at=after(minutes * 60)),))
+    window = WorkCalendar(windows=(Interval(begins_at=ago(HOUR), ends_at=after(minutes * 60)),))
     free_at = None if free_minutes is None else after(free_minutes * 60)
 
     found = begun(rollout(), [node(0)], known(fleet_node(0, free_at=free_at)), calendar=window)
@@ -385,7 +385,7 @@ def test_a_visit_fits_into_what_is_left_of_the_window(minutes: int, free_minutes
 
 
 def test_a_job_without_an_end_fits_into_no_window_and_begins_where_there_is_none() -> None:
-    window = WorkCalendar(windows=(Stretch(begins_at=ago(HOUR), ends_at=after(100 * HOUR)),))
+    window = WorkCalendar(windows=(Interval(begins_at=ago(HOUR), ends_at=after(100 * HOUR)),))
     endless = known(fleet_node(0, is_idle=False))
 
     assert begun(rollout(), [node(0)], endless, calendar=window) == ()
@@ -502,7 +502,7 @@ def test_who_came_back_in_this_pass_still_fills_the_places_and_puts_nobody_off(
 def test_who_holds_its_wave_up_is_put_off_to_the_last_one_after_a_while(
     changes: dict[str, Any], hours: float, wave: int | None
 ) -> None:
-    window = WorkCalendar(windows=(Stretch(begins_at=ago(50 * HOUR), ends_at=after(2 * HOUR)),))
+    window = WorkCalendar(windows=(Interval(begins_at=ago(50 * HOUR), ends_at=after(2 * HOUR)),))
     since = ago(hours * HOUR)
     fleet = known(fleet_node(0, **changes))
 

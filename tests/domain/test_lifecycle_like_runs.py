@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.core.periods import Stretch
+from ops_pipelines.core.periods import Interval
 from ops_pipelines.core.rollout import NodeStage
 from ops_pipelines.rollouts.gate.evidence import LevelSamples
 from ops_pipelines.rollouts.gate.measures import MOST_NODES, MeasuredRun, compare_runs, compared_nodes
@@ -22,9 +22,9 @@ NEW, ALSO_NEW, OLD, OTHER = (NodeName(f"gpu00{number}") for number in range(1, 5
 SINCE = NOW - DAY
 TREATED, CONTROLS = frozenset({NEW, ALSO_NEW}), frozenset({OLD, OTHER})
 TIMES = ComparedTimes(
-    treated={each: Stretch(begins_at=SINCE, ends_at=NOW) for each in TREATED},
-    control={each: Stretch(begins_at=SINCE, ends_at=NOW) for each in CONTROLS},
-    own={each: Stretch(begins_at=SINCE - PAST, ends_at=SINCE - HOUR) for each in TREATED},
+    treated={each: Interval(begins_at=SINCE, ends_at=NOW) for each in TREATED},
+    control={each: Interval(begins_at=SINCE, ends_at=NOW) for each in CONTROLS},
+    own={each: Interval(begins_at=SINCE - PAST, ends_at=SINCE - HOUR) for each in TREATED},
     past={},
 )
 

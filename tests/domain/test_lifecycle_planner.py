@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.periods import Interval, WorkCalendar
 from ops_pipelines.core.policy import DrainBudget, Policy, RolloutLimits
 from ops_pipelines.core.proof import Patience, Refusal
 from ops_pipelines.core.release import Activation, Claims, Component, Release
@@ -72,8 +72,8 @@ def refusal_of(nodes: Sequence[FleetNode], **values: Any) -> Refusal:
     return refusal
 
 
-def window(since: float, until: float) -> Stretch:
-    return Stretch(begins_at=after(since), ends_at=after(until), name="night")
+def window(since: float, until: float) -> Interval:
+    return Interval(begins_at=after(since), ends_at=after(until), name="night")
 
 
 def reasons(nodes: Sequence[FleetNode], **values: Any) -> dict[str, str]:

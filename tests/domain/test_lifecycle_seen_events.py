@@ -15,7 +15,7 @@ from ops_pipelines.core.finding import Finding
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import ALERT_SOURCE, Signal
-from ops_pipelines.core.periods import Stretch, merged
+from ops_pipelines.core.periods import Interval, merged
 from ops_pipelines.core.policy import Durations
 from ops_pipelines.core.rollout import Direction, NodeStage, Rollout, RolloutNode
 from ops_pipelines.rollouts.gate.evidence import EventCounts, EventKind
@@ -43,12 +43,12 @@ SECOND, HOUR, DAY = timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
 NEW, ALSO_NEW, OLD, OTHER = (NodeName(f"gpu00{number}") for number in range(1, 5))
 SINCE = NOW - 2 * DAY
 TIMES = ComparedTimes(
-    treated={each: Stretch(begins_at=SINCE, ends_at=NOW) for each in (NEW, ALSO_NEW)},
-    control={each: Stretch(begins_at=SINCE, ends_at=NOW) for each in (OLD, OTHER)},
-    own={each: Stretch(begins_at=SINCE - PAST, ends_at=SINCE) for each in (NEW, ALSO_NEW)},
+    treated={each: Interval(begins_at=SINCE, ends_at=NOW) for each in (NEW, ALSO_NEW)},
+    control={each: Interval(begins_at=SINCE, ends_at=NOW) for each in (OLD, OTHER)},
+    own={each: Interval(begins_at=SINCE - PAST, ends_at=SINCE) for each in (NEW, ALSO_NEW)},
     past={},
 )
-ALWAYS = {each: (Stretch(begins_at=NOW - 30 * DAY, ends_at=NOW),) for each in (NEW, ALSO_NEW, OLD, OTHER)}
+ALWAYS = {each: (Interval(begins_at=NOW - 30 * DAY, ends_at=NOW),) for each in (NEW, ALSO_NEW, OLD, OTHER)}
 
 
 def event(node: NodeName, *, ago: timedelta, cause: str = "") -> SeenEvent:
@@ -74,8 +74,8 @@ class TestTimes:
             self.rollout(), [self.node(NEW, NodeStage.SOAKING, returned_at=NOW - HOUR)], [again, installed], now=NOW
         )
 
-        assert times.treated == {NEW: Stretch(begins_at=NOW - HOUR, ends_at=NOW)}
-        assert times.own[NEW] == Stretch(begins_at=NOW - DAY - HOUR - PAST, ends_at=NOW - DAY - HOUR)
+        assert times.treated == {NEW: Interval(begins_at=NOW - HOUR, ends_at=NOW)}
+        assert times.own[NEW] == Interval(begins_at=NOW - DAY - HOUR - PAST, ends_at=NOW - DAY - HOUR)
 
     def test_nodes_are_compared_as_long_as_nothing_was_changed_on_them(self) -> None:
         nodes = [
@@ -90,9 +90,9 @@ class TestTimes:
         times = compared_times(self.rollout(), nodes, installs, now=NOW)
 
         assert times.control == {
-            ALSO_NEW: Stretch(begins_at=NOW - 5 * HOUR, ends_at=NOW - 2 * HOUR),
-            OLD: Stretch(begins_at=NOW - 5 * HOUR, ends_at=NOW),
-            OTHER: Stretch(begins_at=NOW - 5 * HOUR, ends_at=NOW),
+            ALSO_NEW: Interval(begins_at=NOW - 5 * HOUR, ends_at=NOW - 2 * HOUR),
+            OLD: Interval(begins_at=NOW - 5 * HOUR, ends_at=NOW),
+            OTHER: Interval(begins_at=NOW - 5 * HOUR, ends_at=NOW),
         }
         assert times.past.keys() == {NEW, ALSO_NEW, OLD, OTHER}
 
@@ -175,20 +175,23 @@ class TestCounting:
 class TestWork:
     def test_only_time_under_jobs_within_the_stretch_counts(self) -> None:
         worked = (
-            Stretch(begins_at=NOW - 10 * HOUR, ends_at=NOW - 7 * HOUR),
-            Stretch(begins_at=NOW - 5 * HOUR, ends_at=NOW - 4 * HOUR),
-            Stretch(begins_at=NOW - 2 * HOUR, ends_at=NOW),
+            Interval(begins_at=NOW - 10 * HOUR, ends_at=NOW - 7 * HOUR),
+            Interval(begins_at=NOW - 5 * HOUR, ends_at=NOW - 4 * HOUR),
+            Interval(begins_at=NOW - 2 * HOUR, ends_at=NOW),
         )
 
-        assert worked_within(worked, Stretch(begins_at=NOW - 8 * HOUR, ends_at=NOW - HOUR)) == 3 * HOUR
+        assert worked_within(worked, Interval(begins_at=NOW - 8 * HOUR, ends_at=NOW - HOUR)) == 3 * HOUR
 
     def test_two_sources_that_tell_of_the_same_hour_tell_of_one_hour(self) -> None:
-        one = {NEW: (Stretch(begins_at=NOW - 3 * HOUR, ends_at=NOW - HOUR),)}
-        other = {NEW: (Stretch(begins_at=NOW - 2 * HOUR, ends_at=NOW),), OLD: (Stretch(begins_at=SINCE, ends_at=NOW),)}
+        one = {NEW: (Interval(begins_at=NOW - 3 * HOUR, ends_at=NOW - HOUR),)}
+        other = {
+            NEW: (Interval(begins_at=NOW - 2 * HOUR, ends_at=NOW),),
+            OLD: (Interval(begins_at=SINCE, ends_at=NOW),),
+        }
 
         both = joined(one, other)
 
-        assert both[NEW] == (Stretch(begins_at=NOW - 3 * HOUR, ends_at=NOW),)
+        assert both[NEW] == (Interval(begins_at=NOW - 3 * HOUR, ends_at=NOW),)
         assert node_days(TIMES.treated, both) == pytest.approx(3 / 24)
 
     @given(
@@ -197,7 +200,7 @@ class TestWork:
         )
     )
     def test_no_node_works_longer_than_its_time(self, drawn: Sequence[tuple[int, int]]) -> None:
-        worked = merged(Stretch(begins_at=SINCE + b * HOUR, ends_at=SINCE + (b + n) * HOUR) for b, n in drawn)
+        worked = merged(Interval(begins_at=SINCE + b * HOUR, ends_at=SINCE + (b + n) * HOUR) for b, n in drawn)
 
         assert timedelta(0) <= worked_within(worked, TIMES.treated[NEW]) <= 2 * DAY
 

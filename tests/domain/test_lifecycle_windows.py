@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.core.periods import Stretch, WorkCalendar, less, merged
+from ops_pipelines.core.periods import Interval, WorkCalendar, less, merged
 from tests.domain.builders import NOW, after, ago
 from tests.domain.lifecycle_fleet import calendars, stretches
 
 thoroughly = settings(max_examples=80, deadline=None)
 
 
-def stretch(since: float, until: float, name: str = "night") -> Stretch:
-    return Stretch(begins_at=after(since), ends_at=after(until), name=name)
+def stretch(since: float, until: float, name: str = "night") -> Interval:
+    return Interval(begins_at=after(since), ends_at=after(until), name=name)
 
 
 NIGHT = stretch(0, 100)
@@ -30,7 +30,7 @@ def test_a_window_holds_its_first_instant_and_not_its_last(seconds: float, is_op
 
 @pytest.mark.parametrize(("seconds", "is_open"), [(39, True), (40, False), (59, False), (60, True)])
 @pytest.mark.parametrize("windows", [None, (NIGHT,)], ids=["any time", "window"])
-def test_a_freeze_closes_whatever_is_open(windows: tuple[Stretch, ...] | None, seconds: float, is_open: bool) -> None:
+def test_a_freeze_closes_whatever_is_open(windows: tuple[Interval, ...] | None, seconds: float, is_open: bool) -> None:
     assert WorkCalendar(windows=windows, freezes=(FREEZE,)).is_open(after(seconds)) is is_open
 
 
@@ -48,7 +48,7 @@ def test_a_freeze_closes_whatever_is_open(windows: tuple[Stretch, ...] | None, s
     ids=["freeze to come", "frozen", "nothing to come", "cut", "behind the cut", "closed", "windows that touch"],
 )
 def test_it_closes_where_the_next_freeze_begins_or_the_window_ends(
-    windows: tuple[Stretch, ...] | None, at: float, closes_at: float | None
+    windows: tuple[Interval, ...] | None, at: float, closes_at: float | None
 ) -> None:
     calendar = WorkCalendar(windows=windows, freezes=(FREEZE,))
 
@@ -61,7 +61,7 @@ def test_it_closes_where_the_next_freeze_begins_or_the_window_ends(
     ids=["after the freeze", "next window", "rest of the window", "none to come", "none declared to be"],
 )
 def test_it_opens_when_the_freeze_is_over_or_the_next_window_comes(
-    windows: tuple[Stretch, ...] | None, at: float, opens_at: float | None
+    windows: tuple[Interval, ...] | None, at: float, opens_at: float | None
 ) -> None:
     calendar = WorkCalendar(windows=windows, freezes=(FREEZE,))
 
@@ -92,7 +92,7 @@ def test_why_it_is_closed_names_the_next_window() -> None:
 )
 def test_a_stretch_without_length_or_zone_is_refused(begins_at, ends_at) -> None:
     with pytest.raises(ValueError, match="'x'"):
-        Stretch(begins_at=begins_at, ends_at=ends_at, name="x")
+        Interval(begins_at=begins_at, ends_at=ends_at, name="x")
 
 
 @thoroughly
@@ -129,14 +129,14 @@ def test_what_opens_is_open_until_it_closes_and_closed_before(calendar: WorkCale
 
 @thoroughly
 @given(calendars(), st.integers(min_value=-60, max_value=400), st.integers(min_value=1, max_value=200))
-def test_open_stretches_are_in_order_apart_within_what_was_asked_and_open(
+def test_open_intervals_are_in_order_apart_within_what_was_asked_and_open(
     calendar: WorkCalendar, hour: int, length: int
 ) -> None:
     since, until = NOW + timedelta(hours=hour), NOW + timedelta(hours=hour + length)
 
-    found = calendar.open_stretches(since, until)
+    found = calendar.open_intervals(since, until)
 
-    assert calendar.open_stretches(until, since) == ()
+    assert calendar.open_intervals(until, since) == ()
     assert all(one.ends_at < other.begins_at for one, other in pairwise(found))
     for each in range(length):
         at = since + timedelta(hours=each)
@@ -146,7 +146,7 @@ def test_open_stretches_are_in_order_apart_within_what_was_asked_and_open(
 @thoroughly
 @given(st.lists(stretches(), max_size=10), st.lists(stretches(), max_size=10))
 def test_nothing_that_was_taken_away_is_left_and_nothing_else_is_missing(
-    given_: list[Stretch], taken: list[Stretch]
+    given_: list[Interval], taken: list[Interval]
 ) -> None:
     left = list(less(merged(given_), merged(taken)))
 

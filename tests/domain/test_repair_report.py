@@ -16,7 +16,7 @@ from ops_pipelines.core.identity import ActionKey, Digest
 from ops_pipelines.core.incident import IncidentState, Try
 from ops_pipelines.core.node_tests import GPU_COUNT, HealthGate, Measurement, NodeCheck, Serial, TestResult, TestRun
 from ops_pipelines.remediate.repair_report import RepairReport, as_markdown, fence, queued_at, write_report
-from ops_pipelines.report.markdown import escape_markdown
+from ops_pipelines.report.numbers import escape_markdown
 from tests.domain.builders import (
     GPU,
     NODE,

@@ -3,8 +3,8 @@
 import pytest
 
 from ops_pipelines.core.action import SOFT, Verb
+from ops_pipelines.core.cluster import SiteMeans
 from ops_pipelines.core.incident import Incident
-from ops_pipelines.core.machines import SiteMeans
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import ActionClass, Consent, LadderLimits, Mode, Policy, Risk
 from ops_pipelines.remediate.guardrails.facts import ClusterFacts

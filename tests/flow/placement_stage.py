@@ -7,8 +7,7 @@ from typing import cast
 
 from ops_pipelines.core.identity import NodeName, Place, Topology
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.core.quota_limits import ALL_TYPES, AccountQuota, QuotasInForce
-from ops_pipelines.core.scheduler import SettingsRead
+from ops_pipelines.core.scheduler import ALL_TYPES, AccountQuota, QuotasInForce, SettingsRead
 from ops_pipelines.core.sources import AccountingPage, SourceUnavailable
 from ops_pipelines.lake.accounting import allocations_of
 from ops_pipelines.lake.schema import TABLES

@@ -17,7 +17,7 @@ from ops_pipelines.core.cluster import Observatory
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.policy import ActionClass, Consent, Policy
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
-from ops_pipelines.core.quota_limits import QuotaChange
+from ops_pipelines.core.scheduler import QuotaChange
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.teams.contracts import Agreements, Contract

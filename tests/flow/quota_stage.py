@@ -12,15 +12,7 @@ from ops_pipelines.core.observation import JobState, Workload
 from ops_pipelines.core.plan import Rules
 from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.core.proposal import GpuType, ProposalRecord, ProposedQuota, QuotaProposal, TeamName, Terms
-from ops_pipelines.core.quota_limits import (
-    ALL_TYPES,
-    Change,
-    QuotaChange,
-    QuotaProbe,
-    Quotas,
-    QuotasInForce,
-    TypedLimits,
-)
+from ops_pipelines.core.scheduler import ALL_TYPES, Change, QuotaChange, QuotaProbe, Quotas, QuotasInForce, TypedLimits
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.teams.contracts import Agreements, Contract

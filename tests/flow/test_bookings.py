@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import JobId, NodeName, Place
-from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.periods import Interval, WorkCalendar
 from ops_pipelines.core.rollout import Booking, NodeStage, Rollout, RolloutNode, RolloutState
 from ops_pipelines.rollouts.cycle import LEAD, Prospect, wanted_booking
 from ops_pipelines.rollouts.fleet import FleetNode
@@ -21,7 +21,7 @@ HOUR = timedelta(hours=1)
 VISIT = 20 * MINUTE
 NAMES = tuple(f"gpu{number:03d}" for number in range(1, 7))
 ALWAYS = WorkCalendar(windows=None)
-TONIGHT = WorkCalendar(windows=(Stretch(begins_at=NOW + 2 * HOUR, ends_at=NOW + 6 * HOUR),))
+TONIGHT = WorkCalendar(windows=(Interval(begins_at=NOW + 2 * HOUR, ends_at=NOW + 6 * HOUR),))
 RUNNING = replace(rollout(1), waves=(wave(1, *NAMES),))
 
 
@@ -113,7 +113,7 @@ def test_only_the_next_hours_are_booked(free_in: timedelta, is_booked: bool) -> 
     [(VISIT - timedelta(seconds=1), False), (VISIT, True), (VISIT + timedelta(seconds=1), True)],
 )
 def test_window_that_is_too_short_for_a_visit_books_nothing(window: timedelta, is_booked: bool) -> None:
-    tonight = WorkCalendar(windows=(Stretch(begins_at=NOW + HOUR, ends_at=NOW + HOUR + window),))
+    tonight = WorkCalendar(windows=(Interval(begins_at=NOW + HOUR, ends_at=NOW + HOUR + window),))
 
     found = booked(RUNNING, nodes(names=["gpu001"]), prospect(seen("gpu001", is_idle=True), calendar=tonight))
 

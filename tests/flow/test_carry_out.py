@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from ops_pipelines.core.action import Verb
+from ops_pipelines.core.cluster import Fleet
 from ops_pipelines.core.entries import LedgerConflict
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.incident import IncidentEvent, IncidentState, advance
-from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.notes import Message
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.sources import SourceUnavailable

@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.core.identity import NodeName, PciAddress
 from ops_pipelines.core.observation import JobState, Signal
 from ops_pipelines.lake.schema import TABLES
-from ops_pipelines.observe.panels.panel import LOOKBACK_SECONDS, Detection, Panel, stretches
+from ops_pipelines.observe.panels.panel import LOOKBACK_SECONDS, Detection, Panel, runs_of
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.review.retrace import READ_AT_ONCE, RecordedStretch, evidence_from_lake, turns
 from tests.flow.fake_store import topology_of
@@ -48,7 +48,7 @@ def hot(panel: Panel) -> Sequence[Detection]:
             signal=Signal.GPU_HOT, node=NodeName("gpu001"), gpu=PCI, began_at=panel.time(each.first),
             first_seen_at=panel.time(each.first), last_seen_at=panel.time(each.last), text="hot",
         )
-        for each in stretches(matrix)
+        for each in runs_of(matrix)
     ]  # fmt: skip
 
 

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Fleet
 from ops_pipelines.core.entries import AUTOPILOT, Begun, Pause
 from ops_pipelines.core.identity import ActionKey, NodeName, RolloutId, cause_of
-from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.plan import Order
 from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import InstallOrder, InstallReport, InstallState, NodeStage

@@ -11,11 +11,10 @@ import pytest
 from ops_pipelines.core.cluster import Observatory
 from ops_pipelines.core.entries import LedgerError
 from ops_pipelines.core.identity import GpuUuid, JobId, NodeName, PciAddress
-from ops_pipelines.core.lake import LakeError, Rows
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import JobState, JobStatus, Observation, Signal, Workload
 from ops_pipelines.core.scheduler import Scheduler
-from ops_pipelines.core.sources import LogLine, SourceUnavailable
+from ops_pipelines.core.sources import LakeError, LogLine, Rows, SourceUnavailable
 from ops_pipelines.lake.metrics.pages import within_reach
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.observe.intake import take_in_conditions

@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 
 from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
+from ops_pipelines.core.cluster import Fleet
 from ops_pipelines.core.entries import AUTOPILOT, Begun
 from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName, PlanId
 from ops_pipelines.core.incident import IncidentEvent, advance
 from ops_pipelines.core.ledger import Ledger
-from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.notes import Message
 from ops_pipelines.core.observation import JobState, JobStatus, NodeInspection
 from ops_pipelines.core.plan import Order

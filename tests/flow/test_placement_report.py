@@ -11,7 +11,7 @@ import pytest
 from ops_pipelines.assets.advice import describe_placement, placement
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.core.quota_limits import Quotas
+from ops_pipelines.core.scheduler import Quotas
 from ops_pipelines.costs.gather_usage import NothingYet
 from ops_pipelines.efficiency.placement.day import PlacementReport, placement_report, report_of_day
 from ops_pipelines.efficiency.placement.spread import CostClass, Level, Why

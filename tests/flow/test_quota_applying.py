@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.core.entries import AUTOPILOT, EntryKind, Pause
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.core.proposal import GpuType, ProposalEvent, ProposalId, ProposalState, TeamName, Terms
-from ops_pipelines.core.quota_limits import (
+from ops_pipelines.core.scheduler import (
     AccountQuota,
     Change,
     FairshareChange,

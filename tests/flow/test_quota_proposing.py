@@ -11,7 +11,7 @@ import pytest
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.proposal import GpuType, ProposalState, ProposedQuota, TeamName, Terms
-from ops_pipelines.core.quota_limits import QuotaChange
+from ops_pipelines.core.scheduler import QuotaChange
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.quotas.daily import ATTEMPT_COLUMNS, JobSize, regular_sizes
 from ops_pipelines.quotas.daily_work import Outcome, carry_out_proposal, make_proposal, prove_day

@@ -14,8 +14,8 @@ from ops_pipelines.core.fault import AtFault, FirstAction
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import GpuUuid, JobId, NodeName, PciAddress
 from ops_pipelines.core.incident import IncidentEvent, IncidentState, advance
-from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.observation import JobState, Observation, Signal
+from ops_pipelines.core.sources import LakeError
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.observe.repeated import BURST, Lineage, Seating
 from ops_pipelines.observe.repetition import EVERY, Hold, RepetitionWatch, count_repetitions, tell_repetitions

@@ -9,9 +9,8 @@ from typing import cast
 import pytest
 
 from ops_pipelines.core.action import Action, ActionRecord, Outcome, OutcomeKind, Verb
-from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster, Fleet
 from ops_pipelines.core.identity import NodeName, RolloutId, cause_of
-from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import (
     IN_HAND,

@@ -6,10 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster, Fleet
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import IncidentId, NodeName, RolloutId
-from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.observation import JobState, JobStatus, NodeState, NodeStatus
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.proof import Refusal

@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from ops_pipelines.core.action import Action, Verb
+from ops_pipelines.core.cluster import SiteMeans
 from ops_pipelines.core.health import HealthWord, judge_health
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.incident import IncidentState
-from ops_pipelines.core.machines import SiteMeans
 from ops_pipelines.core.plan import Order
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Risk
 from ops_pipelines.core.scheduler import Scheduler, SchedulerLimits

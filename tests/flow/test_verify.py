@@ -9,11 +9,10 @@ from typing import cast
 import pytest
 
 from ops_pipelines.core.action import Verb
-from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.cluster import Cluster, Fleet
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import Incident, IncidentState
-from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.observation import NodeInspection
 from ops_pipelines.remediate import verify as flow_verify
 from ops_pipelines.remediate.judgement import Lease

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.fault import Component, ComponentKind
 from ops_pipelines.core.identity import JobId, NodeName, PciAddress
-from ops_pipelines.core.lake import LakeError, Rows
 from ops_pipelines.core.observation import (
     NO_NODE,
     JobState,
@@ -27,6 +26,7 @@ from ops_pipelines.core.observation import (
     Signal,
     Workload,
 )
+from ops_pipelines.core.sources import LakeError, Rows
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.observe.panels.grid import joined_rows, panel_rows
 from ops_pipelines.observe.panels.panel import LOOKBACK_SECONDS, Detection, Detector, Panel

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from ops_pipelines.lake.quality.expectations import Expectation, Measure, possible_bounds
-from ops_pipelines.lake.quality.expectations import Kind as ExpectationKind
+from ops_pipelines.lake.expectations import Expectation, Measure, possible_bounds
+from ops_pipelines.lake.expectations import Kind as ExpectationKind
 from ops_pipelines.lake.quantities import Kind
 from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES, Column, ColumnType, Table
 

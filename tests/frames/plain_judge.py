@@ -7,8 +7,8 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from ops_pipelines.lake.quality.expectations import Expectation, expectations_of
-from ops_pipelines.lake.quality.profile import conform_rows, profile_hour
+from ops_pipelines.lake.expectations import Expectation, expectations_of
+from ops_pipelines.lake.profile import conform_rows, profile_hour
 
 Row = Mapping[str, object]
 

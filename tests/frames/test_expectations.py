@@ -7,8 +7,8 @@ from collections import defaultdict
 
 import pytest
 
-from ops_pipelines.lake.quality.expectations import Expectation, Kind, Measure, Severity, expectations_of
-from ops_pipelines.lake.quality.profile import profile_hour
+from ops_pipelines.lake.expectations import Expectation, Kind, Measure, Severity, expectations_of
+from ops_pipelines.lake.profile import profile_hour
 from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES
 from tests.frames.good_hours import (
     ABOVE,
@@ -144,7 +144,7 @@ def test_an_unknown_table_is_a_key_error() -> None:
 
 def test_loading_the_expectations_imports_nothing_heavy() -> None:
     heavy = ("pandas", "pyarrow", "numpy", "duckdb", "great_expectations")
-    module = "ops_pipelines.lake.quality.expectations"
+    module = "ops_pipelines.lake.expectations"
     program = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from ops_pipelines.core.fault import Family
 from ops_pipelines.lake.schema import TABLES
-from ops_pipelines.report.pictures.canvas import LETTER_HEIGHT, Canvas, text_width
-from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.report.pictures.bars import INLINE_AT_MOST, LETTER_HEIGHT, Canvas, text_width
 from ops_pipelines.report.pictures.incidents import (
     Bar,
     as_parquet,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.lake.local_days import HOUR, day_begins, days_between, days_of, first_hour
+from ops_pipelines.core.periods import HOUR, day_begins, days_between, days_of, first_hour
 
 ZONES = (
     "UTC",

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from ops_pipelines.lake.hours import natural_order, order_rows
 from ops_pipelines.lake.schema import TABLES
-from ops_pipelines.report.pictures.canvas import encode_png
+from ops_pipelines.report.pictures.bars import INLINE_AT_MOST, encode_png
 from ops_pipelines.report.pictures.heat_grid import Fold, Grid, gauge, growth
 from ops_pipelines.report.pictures.hours import (
     DRAWINGS,
-    INLINE_AT_MOST,
     MISSING,
     Drawing,
     heat_strip,

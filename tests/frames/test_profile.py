@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.lake.quality.expectations import Measure, expectations_of
-from ops_pipelines.lake.quality.profile import Profile, booted_nodes_of, expected_devices_of, profile_hour, rows_with
+from ops_pipelines.lake.expectations import Measure, expectations_of
+from ops_pipelines.lake.profile import Profile, booted_nodes_of, expected_devices_of, profile_hour, rows_with
 from ops_pipelines.lake.schema import TABLES
 from tests.frames.good_hours import HOUR, Row, good_hour
 

@@ -6,8 +6,7 @@ import pytest
 
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.report.document import Shade
-from ops_pipelines.report.pictures.bars import _row, draw_quotas
-from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.report.pictures.bars import INLINE_AT_MOST, _row, draw_quotas
 from tests.pages.quota_samples import H100, line
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.identity import JobId, NodeName
-from ops_pipelines.core.periods import Stretch, merged
+from ops_pipelines.core.periods import Interval, merged
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.rollouts.gate.evidence import EventKind
 from ops_pipelines.rollouts.past_rows import (
@@ -66,8 +66,8 @@ def rows(*attempts: Sequence[dict[str, object]]) -> pa.Table:
     return TABLES["job_allocations"].from_rows(row for attempt in attempts for row in attempt)
 
 
-def stretch(begins: float, ends: float) -> Stretch:
-    return Stretch(begins_at=START + begins * HOUR, ends_at=START + ends * HOUR)
+def stretch(begins: float, ends: float) -> Interval:
+    return Interval(begins_at=START + begins * HOUR, ends_at=START + ends * HOUR)
 
 
 class TestWork:
@@ -90,7 +90,7 @@ class TestWork:
         found = rows(held(ONE, seen=(0, 1)), held(TWO, job="43", begins=10, seen=(10,)))
 
         assert work_times(found, now=NOW)[ONE] == [stretch(0, 2)]
-        assert work_times(found, now=NOW)[TWO] == [Stretch(begins_at=START + 10 * HOUR, ends_at=NOW)]
+        assert work_times(found, now=NOW)[TWO] == [Interval(begins_at=START + 10 * HOUR, ends_at=NOW)]
 
     def test_nothing_is_known_of_no_rows(self) -> None:
         assert work_times(rows(), now=NOW) == {}

@@ -24,8 +24,7 @@ from ops_pipelines.remediate.pictures import (
 )
 from ops_pipelines.remediate.standings import Probation, Standing
 from ops_pipelines.report.document import Shade
-from ops_pipelines.report.pictures.bars import BarRow, Sheet, large_rows, rows_png, small_rows
-from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.report.pictures.bars import INLINE_AT_MOST, BarRow, Sheet, large_rows, rows_png, small_rows
 from tests.domain.builders import NOW, after, ago, incident
 
 SHEET = Sheet(title="bars", key={Shade.BLUE: "blue"})

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.periods import Interval, WorkCalendar
 from ops_pipelines.core.policy import Policy
 from ops_pipelines.core.release import ReleaseName
 from ops_pipelines.core.rollout import RolloutPlan, SkippedNode
-from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.report.pictures.bars import INLINE_AT_MOST
 from ops_pipelines.report.pictures.rollouts import picture_of_plan, plan_png
 from ops_pipelines.rollouts.fleet import FleetNode
 from ops_pipelines.rollouts.planner import plan_rollout
@@ -123,9 +123,9 @@ def test_each_row_shows_waiting_then_the_visit_then_the_soak(count: int) -> None
 
 
 def test_windows_and_freezes_are_bands_and_nobody_is_begun_on_a_freeze() -> None:
-    night = Stretch(begins_at=NOW, ends_at=after(6 * HOUR), name="night")
-    later = Stretch(begins_at=after(DAY), ends_at=after(20 * DAY), name="rest")
-    freeze = Stretch(begins_at=after(2 * DAY), ends_at=after(3 * DAY), name="deadline")
+    night = Interval(begins_at=NOW, ends_at=after(6 * HOUR), name="night")
+    later = Interval(begins_at=after(DAY), ends_at=after(20 * DAY), name="rest")
+    freeze = Interval(begins_at=after(2 * DAY), ends_at=after(3 * DAY), name="deadline")
     nodes = busy(6)
 
     pixels = drawn(nodes, WorkCalendar(windows=(night, later), freezes=(freeze,)))

@@ -12,7 +12,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.release import ReleaseName
 from ops_pipelines.core.rollout import IN_HAND, Direction, NodeStage, Rollout, RolloutNode, RolloutState, Wave
 from ops_pipelines.report.document import Shade
-from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.report.pictures.bars import INLINE_AT_MOST
 from ops_pipelines.report.pictures.rollouts import picture_of_progress, progress_rows
 from tests.ports.rollout_samples import node, rollout
 

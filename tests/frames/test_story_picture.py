@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.report.pictures.story import Mark, StoryAxis, StoryLane, StoryRow, Stretch, Tint, story_picture
+from ops_pipelines.report.pictures.story import Mark, StoryAxis, StoryBar, StoryLane, StoryRow, Tint, story_picture
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 TIMES = st.lists(st.floats(min_value=0, max_value=1e7, allow_nan=False), min_size=1, max_size=30)
@@ -89,9 +89,9 @@ def words_of(svg: str) -> list[str]:
 def test_both_pictures_say_the_same_and_leave_empty_lanes_out() -> None:
     row = StoryRow(
         name="job 42",
-        stretches=(
-            Stretch(begins_at=NOW, ends_at=at(40), tint=Tint.GREEN, word="runs"),
-            Stretch(begins_at=at(40), ends_at=at(60), tint=Tint.ORANGE, word="stands still"),
+        bars=(
+            StoryBar(begins_at=NOW, ends_at=at(40), tint=Tint.GREEN, word="runs"),
+            StoryBar(begins_at=at(40), ends_at=at(60), tint=Tint.ORANGE, word="stands still"),
         ),
         marks=(Mark(at=at(40), tint=Tint.INK),),
     )
@@ -103,7 +103,7 @@ def test_both_pictures_say_the_same_and_leave_empty_lanes_out() -> None:
 
 
 def test_word_without_room_is_left_out_and_its_bar_is_still_seen() -> None:
-    row = StoryRow(name="", stretches=(Stretch(begins_at=NOW, ends_at=at(0.001), tint=Tint.GREEN, word="an instant"),))
+    row = StoryRow(name="", bars=(StoryBar(begins_at=NOW, ends_at=at(0.001), tint=Tint.GREEN, word="an instant"),))
 
     wide, _ = drawn(row)
 
@@ -127,7 +127,7 @@ def test_hostile_names_stay_text(name: str) -> None:
 
 
 def test_times_outside_the_picture_are_drawn_at_its_edge() -> None:
-    row = StoryRow(name="", stretches=(Stretch(begins_at=at(-9e5), ends_at=at(9e5), tint=Tint.GREEN, word="on"),))
+    row = StoryRow(name="", bars=(StoryBar(begins_at=at(-9e5), ends_at=at(9e5), tint=Tint.GREEN, word="on"),))
 
     wide, _ = drawn(row)
 

@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.release import Component
 from ops_pipelines.lake.schema import TABLES
-from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.report.pictures.bars import INLINE_AT_MOST
 from ops_pipelines.rollouts.past_rows import inventory_versions
 from ops_pipelines.rollouts.pictures import picture_of_versions
 from ops_pipelines.rollouts.versions import Fit, SeenVersion, VersionLine

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
+from ops_pipelines.core.cluster import Fleet
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.rollout import InstallOrder
 from ops_pipelines.resources.fleet.command_fleet import CommandFleet
 from ops_pipelines_lab.drills.daemon_processes import wait_until

@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.identity import JobId, parse_job_id
 from ops_pipelines.core.proposal import GpuType, ProposalId, ProposalState
-from ops_pipelines.core.quota_limits import ALL_TYPES, QuotaChange, Quotas
+from ops_pipelines.core.scheduler import ALL_TYPES, QuotaChange, Quotas
 from ops_pipelines.quotas.apply import apply, preview, undo
 from ops_pipelines.quotas.changes import ApplyRefused
 from ops_pipelines.resources.slurm.quotas import SlurmQuotas

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from ops_pipelines.core.proposal import ProposalState, TeamName
-from ops_pipelines.core.quota_limits import QuotaChange
+from ops_pipelines.core.scheduler import QuotaChange
 from ops_pipelines.quotas.apply import preview
 from ops_pipelines.quotas.daily_work import make_proposal
 from ops_pipelines.resources.config.teams_file import read_teams

@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.clock import SystemClock
 from ops_pipelines.core.identity import JobId, parse_job_id
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.core.quota_limits import QuotasHalfApplied, TypedLimits
+from ops_pipelines.core.scheduler import QuotasHalfApplied, TypedLimits
 from ops_pipelines.resources.commands import CommandAnswer, RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm.quotas import SlurmQuotas
 from ops_pipelines_lab.drills.daemon_processes import wait_until

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.cluster import HOUR, Observatory, hour_of
-from ops_pipelines.core.lake import Told
+from ops_pipelines.core.sources import Told
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.observe.hours import fill_metrics
 from ops_pipelines.observe.live_cycle import next_grid_time, run_cycle

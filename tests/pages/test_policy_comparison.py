@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ops_pipelines.core.action import Verb
 from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
 from ops_pipelines.pages.policy_comparison import SHOWN_ROWS, write_policy_comparison
-from ops_pipelines.report.pictures.review import Mark, Part, policy_columns
+from ops_pipelines.report.charts import Mark, Part, policy_columns
 from ops_pipelines.review.replay import proof_sentence, sentences_of
 from ops_pipelines.review.replay_result import (
     ComparedAct,

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import pytest
 
+from ops_pipelines.core.cluster import Fleet
 from ops_pipelines.core.identity import ActionKey, NodeName, PciAddress
-from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.node_tests import NodeCheck, TestResult
 from ops_pipelines.core.observation import PowerState, RecoveryAction
 from ops_pipelines.core.release import Activation, Change, Component

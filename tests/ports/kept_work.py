@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from ops_pipelines.core.identity import JobId, NodeName
-from ops_pipelines.core.lake import LakeError
+from ops_pipelines.core.sources import LakeError
 from ops_pipelines.lake.schema import TABLES
 
 Row = dict[str, Any]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from ops_pipelines.core.lake import Lake
+from ops_pipelines.core.sources import Lake
 from ops_pipelines.lake.schema import TABLES
 from tests.ports.lake_samples import HOUR, TABLE, cells, gpu, many, table, watts
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ops_pipelines.core.identity import JobId, NodeName
-from ops_pipelines.core.lake import PastWork
+from ops_pipelines.core.sources import PastWork
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=UTC)
 HOUR, MINUTE, MOMENT = timedelta(hours=1), timedelta(minutes=1), timedelta(microseconds=1)

@@ -11,7 +11,7 @@ import pytest
 
 from ops_pipelines.core.identity import JobId
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.core.quota_limits import ALL_TYPES, Change, FairshareChange, QuotaChange, Quotas, TypedLimits
+from ops_pipelines.core.scheduler import ALL_TYPES, Change, FairshareChange, QuotaChange, Quotas, TypedLimits
 from ops_pipelines.core.sources import SourceRefused
 
 UNKNOWN_ACCOUNTS = ("no-such-account", "a,b", "x set GrpTRES=gres/gpu=1", "", "-1", "Ä|\n")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ops_pipelines.core.lake import PastWork
+from ops_pipelines.core.sources import PastWork
 from tests.ports.kept_work import KeptWork
 from tests.ports.past_work_contract import ALLOCATIONS, STEPS, PastWorkContract
 

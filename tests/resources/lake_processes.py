@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pyarrow.parquet as pq
 
-from ops_pipelines.core.lake import LakeError
+from ops_pipelines.core.sources import LakeError
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.retention import RetentionSettings, retain
 from tests.ports.lake_samples import HOUR, TABLE, gpu, many, table

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
+from ops_pipelines.core.cluster import NOT_OFFERED, Fleet
 from ops_pipelines.core.identity import ActionKey, NodeName
-from ops_pipelines.core.machines import NOT_OFFERED, Fleet
 from ops_pipelines.core.release import Change, Component, Means
 from ops_pipelines.core.rollout import InstallOrder, InstallReport, InstallState
 from ops_pipelines.core.sources import SourceError, SourceRefused, SourceUnavailable

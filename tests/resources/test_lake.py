@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.core.lake import SO_FAR, LakeError
+from ops_pipelines.core.sources import SO_FAR, LakeError
 from ops_pipelines.lake import hours
 from ops_pipelines.resources.lake import files as lake_files
 from ops_pipelines.resources.lake.files import encode, write_table_atomically

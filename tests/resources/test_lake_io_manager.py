@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, hour_of_key
-from ops_pipelines.core.lake import LakeError, Rows, Told
+from ops_pipelines.core.sources import LakeError, Rows, Told
 from ops_pipelines.resources.lake.io_manager import LakeIOManager, hour_of_partition, store_hour
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.ports.lake_samples import HOUR as SAMPLES

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ops_pipelines.core.identity import JobId
-from ops_pipelines.core.lake import LakeError, PastWork
+from ops_pipelines.core.sources import LakeError, PastWork
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.past_work import LakePastWork

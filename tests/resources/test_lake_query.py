@@ -7,7 +7,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from ops_pipelines.core.lake import LakeError
+from ops_pipelines.core.sources import LakeError
 from ops_pipelines.lake import hours
 from ops_pipelines.lake.hours import AGGREGATES
 from ops_pipelines.lake.schema import TABLES

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from ops_pipelines.core.lake import LakeError
+from ops_pipelines.core.sources import LakeError
 from ops_pipelines.lake.hours import aggregate, merge
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.files import day_file, list_days, read_rows

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from ops_pipelines.core.identity import JobId, NodeName
-from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.record import Recalled
+from ops_pipelines.core.sources import LakeError
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.past_work import LakeWindow

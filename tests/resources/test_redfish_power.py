@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.clock import SystemClock
+from ops_pipelines.core.cluster import Fleet
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.observation import PowerState
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.rollout import InstallOrder

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.core.quota_limits import AccountQuota, QuotaChange, TypedLimits
+from ops_pipelines.core.scheduler import AccountQuota, QuotaChange, TypedLimits
 from ops_pipelines.core.sources import SourceNonsense
 from ops_pipelines.resources.slurm.quota_limits import (
     MOST_NAMES,

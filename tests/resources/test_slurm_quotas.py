@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.core.quota_limits import FairshareChange, QuotasHalfApplied, TypedLimits
+from ops_pipelines.core.scheduler import FairshareChange, QuotasHalfApplied, TypedLimits
 from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.commands import CommandAnswer
 from ops_pipelines.resources.slurm.quotas import SlurmQuotas

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.lake.quality.expectations import expectations_of
-from ops_pipelines.lake.quality.site_suites import expected_at_site, find_suite_faults
+from ops_pipelines.lake.expectations import expectations_of, expected_at_site, find_suite_faults
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.catalogue_files import read_suite_files
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import ProposalRecord, QuotaProposal, TeamName, Terms
-from ops_pipelines.core.quota_limits import QuotaChange
+from ops_pipelines.core.scheduler import QuotaChange
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.quotas.daily_work import carry_out_proposal, make_proposal
 from ops_pipelines.quotas.morning import NoProposal

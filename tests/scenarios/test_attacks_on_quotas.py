@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from ops_pipelines import cli
 from ops_pipelines.core.proposal import ProposalId, ProposalState, TeamName
-from ops_pipelines.core.quota_limits import Change, QuotaChange, QuotaProbe, QuotasInForce
+from ops_pipelines.core.scheduler import Change, QuotaChange, QuotaProbe, QuotasInForce
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.config.teams_file import read_teams

@@ -7,10 +7,10 @@ from typing import cast
 import pytest
 
 from ops_pipelines.core.action import OutcomeKind
+from ops_pipelines.core.cluster import Fleet
 from ops_pipelines.core.finding import Response
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import IncidentState
-from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.observation import JobState, NodeInspection
 from ops_pipelines_lab.simulator import ground_truth
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind

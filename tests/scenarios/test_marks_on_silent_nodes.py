@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from ops_pipelines.core.action import OutcomeKind, Verb
+from ops_pipelines.core.cluster import Fleet
 from ops_pipelines.core.entries import KEPT_ACTS
 from ops_pipelines.core.identity import JobAttempt, JobId, NodeName
 from ops_pipelines.core.incident import IncidentState
-from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.observation import JobState, NodeStatus, PowerState
 from ops_pipelines.core.policy import ActionClass, Consent, Mode
 from ops_pipelines.core.scheduler import Scheduler

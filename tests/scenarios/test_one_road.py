@@ -20,10 +20,9 @@ from bench.replayed_days import retrace_day
 from ops_pipelines.core.cluster import HOUR, hour_of
 from ops_pipelines.core.entries import Evidence
 from ops_pipelines.core.identity import Topology
-from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.scheduler import Scheduler
-from ops_pipelines.core.sources import BodyKind, LogLine, Page, Sample
+from ops_pipelines.core.sources import BodyKind, LogLine, Page, Rows, Sample
 from ops_pipelines.lake.hours import split_by_hour
 from ops_pipelines.lake.metrics.pages import read_block, watched_samples
 from ops_pipelines.lake.telemetry import observe_gpus

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from ops_pipelines.core.proposal import ProposalId, ProposalRecord, ProposalState, TeamName
-from ops_pipelines.core.quota_limits import Change, QuotaChange
+from ops_pipelines.core.scheduler import Change, QuotaChange
 from ops_pipelines.quotas.apply import SETTLED_AFTER, apply, settle, undo
 from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow.quota_stage import FIRST_LIMITS, ME, PLATFORM, PROPOSED, PassingOn, QuotaStage, morning

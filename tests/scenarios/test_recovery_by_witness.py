@@ -11,9 +11,9 @@ from typing import cast
 
 import pytest
 
+from ops_pipelines.core.cluster import Fleet
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import IncidentState
-from ops_pipelines.core.machines import Fleet
 from ops_pipelines.core.observation import DETECTOR_SOURCE, NodeInspection, Observation, Signal
 from ops_pipelines.core.policy import MassEvent, Mode
 from ops_pipelines.core.sources import SourceRefused

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from upath import UPath
 
 from ops_pipelines.core.cluster import HOUR, Cluster, Observatory, hour_of
-from ops_pipelines.core.lake import Told
+from ops_pipelines.core.sources import Told
 from ops_pipelines.lake.hours import split_by_hour
 from ops_pipelines.observe.hours import fill_metrics
 from ops_pipelines.observe.live_cycle import run_cycle, settling_time

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import dagster as dg
 
 from ops_pipelines.assets.hours import describe_hours
-from ops_pipelines.core.lake import Rows
+from ops_pipelines.core.sources import Rows
 from ops_pipelines.lake.schema import TABLES
 from tests.frames.good_hours import HOUR, good_hour
 

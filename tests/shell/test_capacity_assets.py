@@ -14,7 +14,7 @@ from ops_pipelines.automation import capacity_schedule_in
 from ops_pipelines.capacity.past import Completeness
 from ops_pipelines.capacity.reporting import kept_report
 from ops_pipelines.core.proposal import GpuType
-from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.report.pictures.bars import INLINE_AT_MOST
 from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow.capacity_samples import kept_check
 from tests.flow.capacity_stage import QUARTER, CapacityStage

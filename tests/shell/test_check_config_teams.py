@@ -6,7 +6,7 @@ import pytest
 
 from ops_pipelines import cli
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.core.quota_limits import QuotaChange
+from ops_pipelines.core.scheduler import QuotaChange
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.slurm.quotas import SlurmQuotas
 from ops_pipelines.teams.desk import LimitsOn, NoTeams

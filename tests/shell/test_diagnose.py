@@ -9,8 +9,8 @@ import pytest
 
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.terminal.diagnose import NoSuchTime, parse_time
 from ops_pipelines.terminal.edge import ExitCode
+from ops_pipelines.terminal.past_commands import NoSuchTime, parse_time
 from tests.shell.desk import Answer, Desk
 
 AT = datetime(2025, 3, 1, 7, 30, tzinfo=UTC)

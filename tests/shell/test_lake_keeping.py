@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ops_pipelines.core.lake import Kept
+from ops_pipelines.core.sources import Kept
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.resources.lake.retention import Housekeeper, RetentionSettings
 from tests.ports.lake_samples import HOUR, gpu, table

@@ -12,11 +12,11 @@ from ops_pipelines.acting_jobs import ASKED_TAG, set_quotas, set_quotas_schedule
 from ops_pipelines.core.entries import AUTOPILOT, Pause
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.proposal import ProposalEvent, ProposalRecord, ProposalState, SentChange
-from ops_pipelines.core.quota_limits import QuotaChange
+from ops_pipelines.core.scheduler import QuotaChange
 from ops_pipelines.quotas.apply import SETTLED_AFTER
 from ops_pipelines.quotas.guards import prove_now
 from ops_pipelines.quotas.proof import PROOFS
-from ops_pipelines.report.pictures.hours import INLINE_AT_MOST
+from ops_pipelines.report.pictures.bars import INLINE_AT_MOST
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.run_lanes import WITHOUT_LOGIN
 from ops_pipelines.run_share import LEASE_TAG

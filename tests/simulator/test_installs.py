@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from ops_pipelines.core.cluster import NOT_OFFERED
 from ops_pipelines.core.identity import ActionKey
-from ops_pipelines.core.machines import NOT_OFFERED
 from ops_pipelines.core.node_tests import NodeCheck, TestResult
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.release import Activation, Artifact, Change, Component, Means

@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from ops_pipelines.lake.quality.expectations import expectations_of
+from ops_pipelines.lake.expectations import expectations_of
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines_lab.drills.recorded_past import pretend_past

@@ -23,8 +23,8 @@ from ops_pipelines.capacity.forecast.windows import (
     look_renamed,
     without_caps,
 )
+from ops_pipelines.core.periods import LocalDay, days_of
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.lake.local_days import LocalDay, days_of
 from ops_pipelines.quotas.recorded import RecordedRows, RefusedDemand, read_rows
 
 _HOUR = 3600

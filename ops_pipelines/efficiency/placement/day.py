@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
-from ops_pipelines.core.lake import Rows
 from ops_pipelines.core.periods import BilledPart, CostMonth
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.core.quota_limits import ALL_TYPES
-from ops_pipelines.core.sources import SourceError
+from ops_pipelines.core.scheduler import ALL_TYPES
+from ops_pipelines.core.sources import Rows, SourceError
 from ops_pipelines.costs.gather_usage import NothingYet
 from ops_pipelines.costs.states import Condition, NodeState, find_states
 from ops_pipelines.efficiency.placement.fragmentation import (
@@ -231,7 +230,7 @@ class _Gathered:
 
 def report_of_day(day: date, desk: TeamsDesk) -> PlacementReport:
     """Return the report of a local day. Raises as `placement_report`."""
-    from ops_pipelines.lake.local_days import day_begins
+    from ops_pipelines.core.periods import day_begins
 
     start, end = (day_begins(each, zone=desk.zone) for each in (day, day + timedelta(days=1)))
     return placement_report(start, end, desk)

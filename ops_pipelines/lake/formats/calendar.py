@@ -13,7 +13,7 @@ what may be a freeze holds always, and a calendar whose windows nobody can read 
 from calendar import monthrange
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta, tzinfo
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
@@ -21,32 +21,11 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from ops_pipelines.core.observation import Rejected
-from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.periods import Interval, WorkCalendar, instant_of
 from ops_pipelines.core.policy import PolicyError, WeeklyWindow
 from ops_pipelines.lake.quantities import readable
 
 # -- times of a place -> instants, where clocks are put forward and back --
-
-
-_SECOND = timedelta(seconds=1)
-
-
-def instant_of(local: datetime, zone: tzinfo) -> datetime:
-    """Return when a clock in `zone` shows `local`: of two times the first, of none the next time that it does show."""
-    plain = local.replace(tzinfo=None)
-    before = plain.replace(tzinfo=zone, fold=0).astimezone(UTC)
-    if before.astimezone(zone).replace(tzinfo=None) == plain:
-        return before
-    # The clock skips it. With fold 0 it is read by the offset before the change, and so lies behind it; with 1 before.
-    early, late = plain.replace(tzinfo=zone, fold=1).astimezone(UTC), before
-    offset = late.astimezone(zone).utcoffset()
-    while late - early > _SECOND:
-        middle = early + (late - early) // 2
-        if middle.astimezone(zone).utcoffset() == offset:
-            late = middle
-        else:
-            early = middle
-    return late.replace(microsecond=0)
 
 
 # -- what an entry of an iCalendar file must be before it is repeated --
@@ -175,7 +154,7 @@ def _exists(months: Iterable[object], days: Iterable[object]) -> bool:
     return any(abs(int(str(day))) <= longest for day in days)
 
 
-# -- iCalendar files (RFC 5545) -> entries with a kind and stretches of absolute time --
+# -- iCalendar files (RFC 5545) -> entries with a kind and intervals of absolute time --
 
 
 if TYPE_CHECKING:
@@ -198,10 +177,10 @@ class EntryKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadCalendar:
-    """What one file says of a stretch of time."""
+    """What one file says of an interval of time."""
 
-    windows: tuple[Stretch, ...]
-    freezes: tuple[Stretch, ...]
+    windows: tuple[Interval, ...]
+    freezes: tuple[Interval, ...]
     declares_windows: bool
     """Whether it means to say when work may be done, with whatever comes of it: entries of other times, cancelled and
     unreadable ones count."""
@@ -277,7 +256,7 @@ def _expand(entries: Sequence[_Entry], *, name: str, since: datetime, until: dat
     series: dict[tuple[str, tzinfo], list[_Entry]] = {}
     for each in entries:
         series.setdefault((each.uid, each.zone), []).append(each)
-    found: dict[EntryKind, list[Stretch]] = {kind: [] for kind in EntryKind}
+    found: dict[EntryKind, list[Interval]] = {kind: [] for kind in EntryKind}
     rejected: list[Rejected] = []
     declares_windows = may_lack_freeze = False
     for alike in series.values():
@@ -285,8 +264,8 @@ def _expand(entries: Sequence[_Entry], *, name: str, since: datetime, until: dat
         try:
             kinds = {_kind_of(each.event) for each in alike}
             room = MOST_OCCURRENCES - sum(map(len, found.values()))
-            for kind, stretch in _occurrences(alike, since=since, until=until, room=room):
-                found[kind].append(stretch)
+            for kind, interval in _occurrences(alike, since=since, until=until, room=room):
+                found[kind].append(interval)
         except Exception as problem:  # The libraries raise whatever comes of a text that makes no sense.
             rejected.append(_rejected(alike[0], name, problem))
             may_lack_freeze = may_lack_freeze or kinds != {EntryKind.WINDOW}
@@ -324,8 +303,8 @@ def _kind_of(event: "Component") -> EntryKind | None:
 
 def _occurrences(
     series: Sequence[_Entry], *, since: datetime, until: datetime, room: int
-) -> Sequence[tuple[EntryKind, Stretch]]:
-    """Return the stretches of one entry and of what was changed of it. Raises _Unbelievable, and what libraries do."""
+) -> Sequence[tuple[EntryKind, Interval]]:
+    """Return the intervals of one entry and of what was changed of it. Raises _Unbelievable, and what libraries do."""
     from icalendar import Calendar
     from recurring_ical_events import CalendarQuery  # type: ignore[import-untyped]  # It says no types.
 
@@ -346,14 +325,14 @@ def _occurrences(
         entry = series[int(str(each[_PLACE]))]
         if str(each.get("STATUS", "")).upper() == "CANCELLED":
             continue
-        stretch = _stretch(each, entry)
-        if stretch is not None and stretch.begins_at < until and stretch.ends_at > since:
+        interval = _interval(each, entry)
+        if interval is not None and interval.begins_at < until and interval.ends_at > since:
             kind = _kind_of(each) or EntryKind.WINDOW
-            found.append((kind, stretch))
+            found.append((kind, interval))
     return found
 
 
-def _stretch(occurrence: "Component", entry: _Entry) -> Stretch | None:
+def _interval(occurrence: "Component", entry: _Entry) -> Interval | None:
     """Return one occurrence in absolute time; None where nothing of it exists: it lies in an hour that is skipped."""
     starts, ends = time_of(occurrence, "DTSTART"), time_of(occurrence, "DTEND")
     begins_at = _instant(starts, entry.zone)
@@ -365,7 +344,7 @@ def _stretch(occurrence: "Component", entry: _Entry) -> Stretch | None:
         ends_at = _instant(ends, entry.zone)
     if ends_at <= begins_at:
         return None
-    return Stretch(begins_at=begins_at, ends_at=ends_at, name=readable(str(occurrence.get("SUMMARY", "")))[:100])
+    return Interval(begins_at=begins_at, ends_at=ends_at, name=readable(str(occurrence.get("SUMMARY", "")))[:100])
 
 
 def _instant(at: date | datetime, zone: tzinfo) -> datetime:
@@ -381,7 +360,7 @@ def work_calendar(
     windows: Collection[WeeklyWindow] | None,
     calendars: Mapping[str, bytes],
     *,
-    freezes: Sequence[Stretch],
+    freezes: Sequence[Interval],
     since: datetime,
     until: datetime,
     zone: str = "UTC",
@@ -397,27 +376,27 @@ def work_calendar(
     }
     is_declared = windows is not None or any(each.declares_windows for each in read.values())
     unread = (
-        Stretch(begins_at=since, ends_at=until, name=f"{name}: an entry that may be a freeze cannot be read")
+        Interval(begins_at=since, ends_at=until, name=f"{name}: an entry that may be a freeze cannot be read")
         for name, each in read.items()
         if each.may_lack_freeze
     )
     calendar = WorkCalendar(
         windows=(
             (
-                *(stretch for each in windows or () for stretch in weekly_stretches(each, since=since, until=until)),
-                *(stretch for each in read.values() for stretch in each.windows),
+                *(interval for each in windows or () for interval in weekly_intervals(each, since=since, until=until)),
+                *(interval for each in read.values() for interval in each.windows),
             )
             if is_declared
             else None
         ),
-        freezes=(*freezes, *(stretch for each in read.values() for stretch in each.freezes), *unread),
+        freezes=(*freezes, *(interval for each in read.values() for interval in each.freezes), *unread),
         known_until=until,
     )
     return calendar, tuple(entry for each in read.values() for entry in each.rejected)
 
 
-def weekly_stretches(window: WeeklyWindow, *, since: datetime, until: datetime) -> Iterator[Stretch]:
-    """Yield when a weekly window is open, each stretch whole that has a part in [since, until)."""
+def weekly_intervals(window: WeeklyWindow, *, since: datetime, until: datetime) -> Iterator[Interval]:
+    """Yield when a weekly window is open, each interval whole that has a part in [since, until)."""
     zone = _zone(window.timezone, of=f"maintenance window {window.name!r}")
     length = timedelta(0) if window.ends > window.begins else _DAY
     day = since.astimezone(zone).date() - 2 * _DAY
@@ -427,7 +406,7 @@ def weekly_stretches(window: WeeklyWindow, *, since: datetime, until: datetime) 
             begins_at = instant_of(datetime.combine(day, window.begins), zone)
             ends_at = instant_of(datetime.combine(day + length, window.ends), zone)
             if begins_at < min(ends_at, until) and ends_at > since:
-                yield Stretch(begins_at=begins_at, ends_at=ends_at, name=window.name)
+                yield Interval(begins_at=begins_at, ends_at=ends_at, name=window.name)
         day += _DAY
 
 

@@ -13,13 +13,15 @@ from dataclasses import replace
 from datetime import datetime
 
 from ops_pipelines.lake.formats.infiniband_layouts import (
+    DATA_COLUMNS,
+    TRAFFIC_COLUMNS,
     Port,
     counted_ports,
     discovered_ports,
+    port_cells,
     queried_ports,
     stated_ports,
 )
-from ops_pipelines.lake.formats.infiniband_names import DATA_COLUMNS, TRAFFIC_COLUMNS, port_cells
 from ops_pipelines.lake.formats.reading import Cell, Tally, Unbelievable, decode, in_bounds, number, word
 from ops_pipelines.lake.quantities import Parsed, WrongKind
 

@@ -13,19 +13,23 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from ops_pipelines.core.identity import parse_pci_address
-from ops_pipelines.lake.formats import amd_smi, rocm_smi
+from ops_pipelines.lake.formats import amd_gpus as amd_smi
+from ops_pipelines.lake.formats import amd_gpus as rocm_smi
 from ops_pipelines.lake.formats.nvidia_smi_layouts import (
+    IDENTITY,
     LISTED_GPU,
     TABLE_HEADING,
     TEXT_HEADING,
     Report,
+    cells_of,
     csv_reports,
+    first_of,
     list_reports,
+    says_broken,
     table_reports,
     text_reports,
     xml_reports,
 )
-from ops_pipelines.lake.formats.nvidia_smi_names import IDENTITY, cells_of, first_of, says_broken
 from ops_pipelines.lake.formats.reading import Cell, Tally, Unbelievable, decode, in_bounds, whole, word, written_time
 from ops_pipelines.lake.quantities import Parsed, WrongKind
 
@@ -108,9 +112,9 @@ def parse(body: bytes, *, source: str, at: datetime, node: str | None = None) ->
     """Return the GPUs of `body`: gpu_telemetry and inventory. Raises WrongKind if it is no output of nvidia-smi."""
     text = decode(body)
     if rocm_smi.is_rocm_smi(text):
-        return rocm_smi.parse(text, source=source, at=at, node=node)
+        return rocm_smi.parse_rocm_smi(text, source=source, at=at, node=node)
     if amd_smi.is_amd_smi(text):
-        return amd_smi.parse(text, source=source, at=at, node=node)
+        return amd_smi.parse_amd_smi(text, source=source, at=at, node=node)
     tally = Tally(source=source)
     full = list(_full_reports(text))
     short = list(_short_reports(text)) or ([] if full else list(dmon_reports(text)))

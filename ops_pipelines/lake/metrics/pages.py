@@ -17,11 +17,18 @@ from numpy.typing import NDArray
 from ops_pipelines.core.sources import BodyKind, Page, Query, Sample, SourceNonsense
 from ops_pipelines.lake.hours import merge
 from ops_pipelines.lake.metrics.exposition import decode_exposition
-from ops_pipelines.lake.metrics.layout import GPU_TABLE, Layout, Sites, choose, number_times, split_by_known_gpus
 from ops_pipelines.lake.metrics.range_answer import decode_range_answer
 from ops_pipelines.lake.metrics.series import MAX_AHEAD, Fate, Joined, RefusedPoints, SeriesBlock, explain, judge_times
 from ops_pipelines.lake.metrics.ways import Ints, Way, way_of_query
-from ops_pipelines.lake.metrics.wide_table import TableWork
+from ops_pipelines.lake.metrics.wide_table import (
+    GPU_TABLE,
+    Layout,
+    Sites,
+    TableWork,
+    choose,
+    number_times,
+    split_by_known_gpus,
+)
 from ops_pipelines.lake.node_names import NodeNames, mark_nodes
 from ops_pipelines.lake.quantities import Parsed, Refused, WrongKind, readable
 from ops_pipelines.lake.schema import TABLES

@@ -17,7 +17,7 @@ from ops_pipelines.core.identity import JobId, NodeName, Topology
 from ops_pipelines.core.observation import NO_NODE, NodeStatus, Observation
 from ops_pipelines.observe.detectors.gpu import detect_driver, detect_gpu_memory, detect_nvlink, detect_pcie
 from ops_pipelines.observe.detectors.hang import detect_hangs
-from ops_pipelines.observe.detectors.heat import detect_heat
+from ops_pipelines.observe.detectors.heat import detect_heat, detect_power
 from ops_pipelines.observe.detectors.links import detect_links, detect_presence
 from ops_pipelines.observe.detectors.node import (
     detect_clocks,
@@ -26,7 +26,6 @@ from ops_pipelines.observe.detectors.node import (
     detect_storage_stalls,
     detect_versions,
 )
-from ops_pipelines.observe.detectors.power import detect_power
 from ops_pipelines.observe.detectors.stalls import detect_idle_gpus, detect_losses, detect_stalled_jobs
 from ops_pipelines.observe.detectors.stragglers import detect_stragglers
 from ops_pipelines.observe.panels.panel import Detection, Detector, Layer, Panel

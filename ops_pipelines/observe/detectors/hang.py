@@ -41,7 +41,7 @@ from ops_pipelines.observe.panels.panel import (
     counted,
     held_lately,
     lasting,
-    stretches,
+    runs_of,
 )
 
 # -- what proves that a job lives --
@@ -233,10 +233,10 @@ def find_odd_ranks(panel: Panel, held: Allocation, *, first: int, last: int) -> 
     """Yield who differs in the rows `first` to `last` of an allocation, a new one where that changes."""
     rows = panel.rows_in(RECENT_SECONDS)
     begin = max(0, first - rows + 1)
-    stretch = slice(begin, last + 1)
+    interval = slice(begin, last + 1)
     oddities = [
         replace(oddity, holds=oddity.holds[first - begin :])
-        for oddity in _oddities(panel, held, stretch, rows=rows, lately=first)
+        for oddity in _oddities(panel, held, interval, rows=rows, lately=first)
     ]
     if not oddities:
         yield OddRanks(first=first, last=last, node=NO_NODE, gpu=None, gpu_uuid=None, text="its ranks are not compared")
@@ -375,15 +375,15 @@ _FAINT = "log lines"
 
 
 def detect_hangs(panel: Panel) -> Iterator[Detection]:
-    """Yield JOB_HUNG for each stretch in which a job hangs, anew where another rank comes to differ."""
+    """Yield JOB_HUNG for each interval in which a job hangs, anew where another rank comes to differ."""
     still_rows = panel.rows_in(STILL_SECONDS)
     for held in allocations(panel):
         if not lasting(~read_gpu_activity(panel, held).moves, still_rows).any():
             continue  # its GPUs alone show that it lives
         signs = read_signs(panel, held)
-        for stretch in stretches(_hangs(panel, held, signs)[:, np.newaxis]):
-            for odd in find_odd_ranks(panel, held, first=stretch.first, last=stretch.last):
-                yield _detection(panel, held, signs, odd, stretch_first=stretch.first)
+        for interval in runs_of(_hangs(panel, held, signs)[:, np.newaxis]):
+            for odd in find_odd_ranks(panel, held, first=interval.first, last=interval.last):
+                yield _detection(panel, held, signs, odd, stretch_first=interval.first)
 
 
 def _hangs(panel: Panel, held: Allocation, signs: Mapping[str, Sign]) -> Flags:

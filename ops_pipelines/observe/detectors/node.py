@@ -35,7 +35,7 @@ from ops_pipelines.observe.panels.panel import (
     counted,
     held_lately,
     lasting,
-    stretches,
+    runs_of,
 )
 
 # -- disks and local file systems of a node --
@@ -398,7 +398,7 @@ LOCAL_ABOVE_BYTES_PER_SECOND = 2e7
 
 
 def detect_storage_stalls(panel: Panel) -> Iterator[Detection]:
-    """Yield STORAGE_STALL for each node and stretch."""
+    """Yield STORAGE_STALL for each node and interval."""
     if not panel.nodes.values:
         return
     stalled = _growth(panel.nodes, "pressure_io_stalled_seconds")
@@ -407,16 +407,16 @@ def detect_storage_stalls(panel: Panel) -> Iterator[Detection]:
     waits = (stalled >= STALLED_ABOVE_RATIO) & (shared < NOTHING_BELOW_BYTES_PER_SECOND)
     waits &= ~(_local_bytes(panel) >= LOCAL_ABOVE_BYTES_PER_SECOND)
     uses_it = counted(shared >= USES_ABOVE_BYTES_PER_SECOND, used_rows) > 0
-    for stretch in stretches(lasting(waits, rows) & uses_it):
-        node = panel.nodes.parts[stretch.column].node
-        began_at = panel.time(max(0, stretch.first - rows + 1))
-        ratio = float(stalled[stretch.first, stretch.column])
+    for interval in runs_of(lasting(waits, rows) & uses_it):
+        node = panel.nodes.parts[interval.column].node
+        began_at = panel.time(max(0, interval.first - rows + 1))
+        ratio = float(stalled[interval.first, interval.column])
         yield Detection(
             signal=Signal.STORAGE_STALL,
             node=node,
             began_at=began_at,
-            first_seen_at=panel.time(stretch.first),
-            last_seen_at=panel.time(stretch.last),
+            first_seen_at=panel.time(interval.first),
+            last_seen_at=panel.time(interval.last),
             value=ratio,
             text=f"every task of {node} waits for I/O {ratio:.0%} of the time, and shared storage has delivered nothing"
             f" since {began_at:%H:%M:%S}",

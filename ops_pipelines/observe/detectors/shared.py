@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ops_pipelines.core.fault import Component, ComponentKind
 from ops_pipelines.core.identity import JobId, PciAddress
 from ops_pipelines.core.observation import Signal
-from ops_pipelines.observe.panels.panel import Detection, Flags, Layer, Numbers, Panel, Part, stretches
+from ops_pipelines.observe.panels.panel import Detection, Flags, Layer, Numbers, Panel, Part, runs_of
 
 # -- what detectors share --
 
@@ -182,7 +182,7 @@ def told(
     code: int | None = None,
     kind: ComponentKind | None = None,
 ) -> Iterator[Detection]:
-    """Yield one detection for each stretch of `said`, in the words that hold at its first row.
+    """Yield one detection for each interval of `said`, in the words that hold at its first row.
 
     `said` and `signs` are (times, columns); `describe` is asked for (row, place in `columns`). The trouble began at the
     first of `signs` within the `sign_rows` up to the row at which it was said. A part without `kind` that is no port
@@ -190,18 +190,18 @@ def told(
     """
     signs = said if signs is None else signs
     kind = kind or {id(panel.ports): ComponentKind.LINK, id(panel.disks): ComponentKind.DISK}.get(id(layer))
-    for stretch in stretches(said):
-        part = layer.parts[columns[stretch.column]]
-        text, value = describe(stretch.first, stretch.column)
-        began = first_row(signs, column=stretch.column, row=stretch.first, rows=sign_rows)
+    for interval in runs_of(said):
+        part = layer.parts[columns[interval.column]]
+        text, value = describe(interval.first, interval.column)
+        began = first_row(signs, column=interval.column, row=interval.first, rows=sign_rows)
         is_gpu = kind is None and bool(part.device)
         component = None if kind is None else Component(kind=kind, name=part.device, node=part.node or None)
         yield Detection(
             signal=signal,
             node=part.node,
             began_at=panel.time(began),
-            first_seen_at=panel.time(stretch.first),
-            last_seen_at=panel.time(stretch.last),
+            first_seen_at=panel.time(interval.first),
+            last_seen_at=panel.time(interval.last),
             text=f"{component or (f'GPU {part.device} of {part.node}' if is_gpu else part.node)} {text}",
             gpu=PciAddress(part.device) if is_gpu else None,
             gpu_uuid=part.uuid,

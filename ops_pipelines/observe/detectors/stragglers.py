@@ -78,7 +78,7 @@ class _Apart:
 
 
 def detect_stragglers(panel: Panel) -> Iterator[Detection]:
-    """Yield GPU_SLOW for one GPU, or one node, and stretch."""
+    """Yield GPU_SLOW for one GPU, or one node, and interval."""
     for held in allocations(panel):
         models = np.array([panel.gpus.parts[column].model for column in held.gpus])
         for model in dict.fromkeys(models.tolist()):

@@ -2,7 +2,7 @@
 
 Everything else of a row stays in the lake: half an hour of a large cluster has to fit in memory.
 
-And how flags over time become stretches. What a stretch means is `observe.rules`; which detectors there are is
+And how flags over time become intervals. What an interval means is `observe.rules`; which detectors there are is
 `signals`.
 
 Live, the last minutes of cycles; from the lake, the minutes before a moment; from the simulator, whole days. A detector
@@ -181,7 +181,7 @@ def columns_to_read(table: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*TABLES[table].key, "time", *PANEL_COLUMNS[table])))
 
 
-# -- a stretch of time as columns --
+# -- an interval of time as columns --
 
 
 LOOKBACK_SECONDS = 2_400
@@ -325,7 +325,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detection:
-    """One stretch in which a detector saw one thing."""
+    """One interval in which a detector saw one thing."""
 
     signal: Signal
     node: NodeName
@@ -372,7 +372,7 @@ Detector = Callable[[Panel], Iterable[Detection]]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Run:
     """Rows `first` to `last`, both included, of one column."""
 
     column: int
@@ -380,7 +380,7 @@ class Stretch:
     last: int
 
 
-def stretches(holds: Flags) -> Iterator[Stretch]:
+def runs_of(holds: Flags) -> Iterator[Run]:
     """Yield each unbroken run of True in each column, by column and then by time."""
     if not holds.any():
         return
@@ -388,7 +388,7 @@ def stretches(holds: Flags) -> Iterator[Stretch]:
         flags = np.concatenate(([False], holds[:, column], [False]))
         edges = np.flatnonzero(flags[1:] != flags[:-1])
         for first, end in zip(edges[::2], edges[1::2], strict=True):
-            yield Stretch(int(column), int(first), int(end) - 1)
+            yield Run(int(column), int(first), int(end) - 1)
 
 
 def lasting(flags: Flags, rows: int) -> Flags:

@@ -377,7 +377,7 @@ def _key(fan: Fan) -> list[tuple[str, str]]:
 
 
 def _runs(weeks: Sequence[FanWeek]) -> list[list[FanWeek]]:
-    """Return stretches of weeks without a gap."""
+    """Return intervals of weeks without a gap."""
     runs: list[list[FanWeek]] = []
     for each in weeks:
         if not runs or each.first_day - runs[-1][-1].first_day != _WEEK:

@@ -34,7 +34,7 @@ class Fold(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Grid:
-    """Values by entity and stretch of time; NaN where there are none."""
+    """Values by entity and interval of time; NaN where there are none."""
 
     names: tuple[str, ...]
     """One a row, in the order of people."""
@@ -135,7 +135,7 @@ def grid_of(rows: pa.Table, values: NDArray[np.float64], *, by: str, fold: Fold)
 
 
 def _bin_count(since: NDArray[np.int64], codes: NDArray[np.int64], *, span: int) -> int:
-    """Return into how many parts a stretch can be cut so that whoever is sampled has a sample in each."""
+    """Return into how many parts an interval can be cut so that whoever is sampled has a sample in each."""
     some = codes < _ENTITIES_ENOUGH
     places = np.unique(codes[some].astype(np.int64) * span + since[some])
     gaps = np.diff(places)[np.diff(places // span) == 0]

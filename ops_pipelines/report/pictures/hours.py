@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ops_pipelines.report.pictures.canvas import Colour, encode_png
+from ops_pipelines.report.pictures.bars import INLINE_AT_MOST, Colour, encode_png
 from ops_pipelines.report.pictures.heat_grid import Fold, Grid, Values, busy_share, gauge, grid_of, join_hours, rate
 
 # -- what of each table is worth drawing first --
@@ -194,8 +194,6 @@ DRAWINGS: Mapping[str, tuple[Drawing, ...]] = {
 # -- pictures of hours --
 
 
-INLINE_AT_MOST = 890
-"""Characters of Markdown that the Dagster UI shows inline: 892 were, 1,044 were not."""
 MISSING: Colour = (200, 204, 210)
 _VIRIDIS: tuple[Colour, ...] = (
     (68, 1, 84), (72, 40, 120), (62, 73, 137), (49, 104, 142), (38, 130, 142),

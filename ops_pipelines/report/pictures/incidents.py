@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ops_pipelines.core.fault import Family
 from ops_pipelines.core.identity import PciAddress
-from ops_pipelines.report.pictures.canvas import LETTER_HEIGHT, Canvas, Colour, text_width
-from ops_pipelines.report.pictures.hours import INLINE_AT_MOST, readable
+from ops_pipelines.report.pictures.bars import INLINE_AT_MOST, LETTER_HEIGHT, Canvas, Colour, text_width
+from ops_pipelines.report.pictures.hours import readable
 
 _PAPER, _INK, _GRID, _SHADE = 0, 1, 2, 3
 _BASE: tuple[Colour, ...] = ((255, 255, 255), (34, 34, 34), (200, 204, 210), (236, 238, 241))

@@ -28,9 +28,18 @@ from ops_pipelines.core.rollout import (
     Wave,
 )
 from ops_pipelines.report.document import Shade
-from ops_pipelines.report.markdown import escape_markdown
-from ops_pipelines.report.pictures.bars import BarRow, Sheet, large_rows, small_rows
-from ops_pipelines.report.pictures.canvas import LETTER_HEIGHT, LETTER_WIDTH, Canvas, Colour, text_width
+from ops_pipelines.report.numbers import escape_markdown
+from ops_pipelines.report.pictures.bars import (
+    LETTER_HEIGHT,
+    LETTER_WIDTH,
+    BarRow,
+    Canvas,
+    Colour,
+    Sheet,
+    large_rows,
+    small_rows,
+    text_width,
+)
 from ops_pipelines.report.pictures.story import StoryAxis
 
 # -- the large picture of a rollout's plan --
@@ -161,11 +170,11 @@ def _draw_bands(canvas: Canvas, calendar: WorkCalendar, axis: StoryAxis, *, bott
     """Draw when work may be begun and when not, behind the rows and in a strip above them."""
     bands = [(each, _Tint.WINDOW) for each in calendar.windows or ()]
     bands += [(each, _Tint.FREEZE) for each in calendar.freezes]
-    for stretch, tint in bands:
-        first, last = round(axis.across(stretch.begins_at)), round(axis.across(stretch.ends_at))
+    for interval, tint in bands:
+        first, last = round(axis.across(interval.begins_at)), round(axis.across(interval.ends_at))
         if last > first:
             canvas.box(first, _TOP - 22, width=last - first, height=bottom - _TOP + 22, colour=tint)
-            named = stretch.name if tint is _Tint.FREEZE else ""
+            named = interval.name if tint is _Tint.FREEZE else ""
             if text_width(named) + 4 <= last - first:
                 canvas.write(first + 2, _TOP - 20, named, colour=_Tint.INK)
     for cut in axis.cuts:

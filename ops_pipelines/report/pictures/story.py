@@ -19,7 +19,7 @@ from itertools import pairwise
 
 
 _LARGEST_SHARE = 0.22
-"""No quiet stretch takes more of the width than this; of so few that one must, no more than a fifth above its part."""
+"""No quiet interval takes more of the width than this; of so few that one must, no more than a fifth above its part."""
 _ROUNDS = 80
 _SHRINK = 0.85
 _SHORTEST_SECONDS = 1e-3
@@ -27,7 +27,7 @@ _SHORTEST_SECONDS = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A quiet stretch that is drawn shorter than it was."""
+    """A quiet interval that is drawn shorter than it was."""
 
     x: float
     """Its middle."""
@@ -108,7 +108,7 @@ _DARK = frozenset({Tint.BLUE, Tint.ORANGE, Tint.GREEN, Tint.INK})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class StoryBar:
     """Something that lasted."""
 
     begins_at: datetime
@@ -131,7 +131,7 @@ class StoryRow:
 
     name: str
     """Empty where the lane has one row only."""
-    stretches: tuple[Stretch, ...] = ()
+    bars: tuple[StoryBar, ...] = ()
     marks: tuple[Mark, ...] = ()
 
 
@@ -172,9 +172,9 @@ def story_picture(
     ends_at: datetime,
 ) -> StoryPicture:
     """Return the picture of the lanes that have anything to show; `key` explains the colours, in its order."""
-    shown = [lane for lane in lanes if any(row.stretches or row.marks for row in lane.rows)]
+    shown = [lane for lane in lanes if any(row.bars or row.marks for row in lane.rows)]
     rows = [row for lane in shown for row in lane.rows]
-    used = {each.tint for row in rows for each in row.stretches} | {each.tint for row in rows for each in row.marks}
+    used = {each.tint for row in rows for each in row.bars} | {each.tint for row in rows for each in row.marks}
     key = {tint: words for tint, words in key.items() if tint in used}
     return StoryPicture(
         wide=_uri(_draw(shown, milestones, key, begins_at, max(begins_at, ends_at), _WIDE)),
@@ -192,7 +192,7 @@ def _draw(
 ) -> str:
     times = [begins_at, ends_at, *milestones.values()]
     for row in (row for lane in lanes for row in lane.rows):
-        times += [at for each in row.stretches for at in (each.begins_at, each.ends_at)]
+        times += [at for each in row.bars for at in (each.begins_at, each.ends_at)]
         times += [each.at for each in row.marks]
     inside = [min(max(at, begins_at), ends_at) for at in times]
     axis = StoryAxis(inside, left=sheet.left, width=sheet.width - sheet.left - 12)
@@ -233,7 +233,7 @@ def _draw_lane(lane: StoryLane, axis: StoryAxis, y: float, sheet: _Sheet) -> tup
 
 def _draw_row(row: StoryRow, axis: StoryAxis, y: float) -> list[str]:
     parts = []
-    for each in row.stretches:
+    for each in row.bars:
         first, last = axis.across(each.begins_at), axis.across(each.ends_at)
         wide = max(2.5, last - first)
         parts.append(

@@ -12,12 +12,12 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from enum import Enum
 from pathlib import Path
 
+from ops_pipelines.core.cluster import SiteMeans
 from ops_pipelines.core.identity import NodeName, Topology
-from ops_pipelines.core.machines import SiteMeans
 from ops_pipelines.core.notes import TellRules
 from ops_pipelines.core.objectives import Objective
+from ops_pipelines.core.periods import instant_of
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.lake.formats.calendar import instant_of
 from ops_pipelines.resources.config.redfish_settings import POWER_ACTS, RedfishSettings
 from ops_pipelines.teams.desk import LimitsOn
 from ops_pipelines.teams.price import InstalledNode, PriceModel

@@ -44,7 +44,7 @@ _OURS = "ops_"
 
 
 class AnsibleInstalls:
-    """The playbooks of a site. Raises as `core.machines.Fleet` does."""
+    """The playbooks of a site. Raises as `core.cluster.Fleet` does."""
 
     def __init__(self, settings: AnsibleSettings, directory: Path, *, clock: Clock) -> None:
         self._settings = settings

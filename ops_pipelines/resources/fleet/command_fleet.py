@@ -45,8 +45,8 @@ from threading import Thread
 from typing import Protocol, TypeVar
 
 from ops_pipelines.clock import Clock
+from ops_pipelines.core.cluster import NOT_OFFERED
 from ops_pipelines.core.identity import ActionKey, NodeName, PciAddress, parse_node_name, parse_pci_address
-from ops_pipelines.core.machines import NOT_OFFERED
 from ops_pipelines.core.node_tests import NodeCheck, parse_check_key, parse_suite_name, parse_test_name
 from ops_pipelines.core.observation import NodeInspection, PowerState
 from ops_pipelines.core.policy import PolicyError
@@ -270,7 +270,7 @@ _KEYS: Mapping[Means, str] = {
 
 
 class Reboots(Protocol):
-    """Restarts nodes in the place of a command. Raises as `core.machines.Fleet` does."""
+    """Restarts nodes in the place of a command. Raises as `core.cluster.Fleet` does."""
 
     def reboot(self, node: NodeName) -> None:
         """Restart a node that answers and runs no job. The drain survives the reboot."""

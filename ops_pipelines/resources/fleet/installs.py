@@ -45,7 +45,7 @@ _KEPT_FOR = timedelta(days=30)
 
 
 class Installer(Protocol):
-    """One way to install. Raises as `core.machines.Fleet` does, and returns within 4.5 s."""
+    """One way to install. Raises as `core.cluster.Fleet` does, and returns within 4.5 s."""
 
     def start(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
         """Start an installation and return at once; the same key starts nothing but the next part of one that waits."""

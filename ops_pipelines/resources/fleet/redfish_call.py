@@ -133,7 +133,7 @@ class BmcCalls:
     def ask(
         self, node: NodeName, act: Callable[[BmcTalk], Answer], *, about: str, spent_seconds: float = 0.0
     ) -> Answer:
-        """Return what `act` makes of the conversation. Raises as `core.machines.Fleet` does.
+        """Return what `act` makes of the conversation. Raises as `core.cluster.Fleet` does.
 
         `spent_seconds` of the limit are over already.
         """

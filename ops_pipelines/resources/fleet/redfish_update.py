@@ -69,7 +69,7 @@ _STATES = {"On": PowerState.ON, "Off": PowerState.OFF}
 
 
 class RedfishPower:
-    """Asks the BMC of a node. Raises as `core.machines.Fleet` does."""
+    """Asks the BMC of a node. Raises as `core.cluster.Fleet` does."""
 
     def __init__(self, settings: RedfishSettings, *, limit_seconds: float = COMMAND_LIMIT_SECONDS) -> None:
         """Raise PolicyError naming every fault of `settings`."""
@@ -164,7 +164,7 @@ _LAUNCH_LIMIT = timedelta(seconds=30)
 
 
 class RedfishUpdates:
-    """Asks the BMC of a node for firmware. Raises as `core.machines.Fleet` does, within its limit."""
+    """Asks the BMC of a node for firmware. Raises as `core.cluster.Fleet` does, within its limit."""
 
     def __init__(
         self,

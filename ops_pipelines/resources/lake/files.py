@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from upath import UPath
 
-from ops_pipelines.core.lake import SO_FAR, LakeError
+from ops_pipelines.core.sources import SO_FAR, LakeError
 from ops_pipelines.lake.hours import (
     AGGREGATES,
     ROWS_PER_SLICE,
@@ -311,7 +311,7 @@ def cycle_name(at: datetime, part: str) -> str:
 
 
 def is_of_live_cycle(name: str) -> bool:
-    """Return whether a file holds what a store of metrics told while the hour ran (`core.lake.SO_FAR`)."""
+    """Return whether a file holds what a store of metrics told while the hour ran (`core.sources.SO_FAR`)."""
     match = _CYCLE.fullmatch(name)
     return match is not None and match[1] != "added" and match[2] in (None, f"-{SO_FAR}", f"-{_FOLDED}")
 

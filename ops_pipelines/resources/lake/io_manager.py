@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import dagster as dg
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.core.lake import SO_FAR, Computed, Rows, Told
+from ops_pipelines.core.sources import SO_FAR, Computed, Rows, Told
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The lake as Parquet files, on a local path or in an object store by URL: implements `core.lake.Lake`.
+"""The lake as Parquet files, on a local path or in an object store by URL: implements `core.sources.Lake`.
 
 Every change of an hour is made under the hour's lock, by one file that appears whole. While an hour is open, cycles are
 files of their own; once it is closed, whatever comes is merged into `hour.parquet`. Names of files: `files`.
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from upath import UPath
 
 from ops_pipelines.clock import Clock, SystemClock
-from ops_pipelines.core.lake import LakeError, Rows
+from ops_pipelines.core.sources import LakeError, Rows
 from ops_pipelines.lake.hours import given_columns, layout_of, merge, merged_slices, normalise, split_by_hour
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.files import (
@@ -112,7 +112,7 @@ class ParquetLake:
     def close_hour(
         self, table: str, hour: datetime, *, filled: Rows | None = None, retold: Collection[datetime] = ()
     ) -> Rows:
-        """Compact an hour into `hour.parquet`, overlaid by `filled`, and return its rows; see `core.lake`.
+        """Compact an hour into `hour.parquet`, overlaid by `filled`, and return its rows; see `core.sources`.
 
         Rows of `filled` whose time is in another hour raise ValueError. For a large hour whose rows are not needed,
         `compact` holds less in memory.
@@ -146,7 +146,7 @@ class ParquetLake:
         self.clean(now)
 
     def fold(self, now: datetime) -> None:
-        """Put the cycles of open hours that are ten minutes old into one file a part; see `core.lake`.
+        """Put the cycles of open hours that are ten minutes old into one file a part; see `core.sources`.
 
         In an object store they stay as they are: there is no lock there.
         """

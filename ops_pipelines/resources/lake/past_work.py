@@ -1,5 +1,5 @@
 """What the lake remembers for the rest of the program: of a few nodes and jobs in some minutes
-(`core.record.Recollection`) and of past work (`core.lake.PastWork`).
+(`core.record.Recollection`) and of past work (`core.sources.PastWork`).
 
 Opens the files of the hours that are asked for, and of those only the rows wanted. Imports Arrow when it is asked, not
 before: the command line passes through here.
@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ops_pipelines.core.identity import JobId, NodeName, listed
-from ops_pipelines.core.lake import LakeError
 from ops_pipelines.core.record import Recalled, RecalledLine
+from ops_pipelines.core.sources import LakeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -207,7 +207,7 @@ class LakePastWork:
         self._open_lake = open_lake
 
     def allocations(self, *, nodes: Collection[NodeName], start: datetime, end: datetime) -> "pa.Table":
-        """Return who held these nodes; see `core.lake`."""
+        """Return who held these nodes; see `core.sources`."""
         paths: list[UPath] = []
         hour = _hour_of(start)
         while hour < end:
@@ -224,7 +224,7 @@ class LakePastWork:
         )
 
     def steps(self, *, jobs: Collection[JobId], start: datetime, end: datetime) -> "pa.Table":
-        """Return how long the steps of these jobs took; see `core.lake`."""
+        """Return how long the steps of these jobs took; see `core.sources`."""
         import pyarrow as pa
 
         raw: list[UPath] = []

@@ -26,7 +26,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from upath import UPath
 
-from ops_pipelines.core.lake import LakeError
+from ops_pipelines.core.sources import LakeError
 from ops_pipelines.lake.hours import AGGREGATES, layout_of
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.resources.lake.files import (

@@ -21,7 +21,7 @@ import pyarrow as pa
 from upath import UPath
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.core.lake import Kept, LakeError
+from ops_pipelines.core.sources import Kept, LakeError
 from ops_pipelines.lake.hours import EVERY, aggregate, layout_of, merged_slices
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.resources.lake.files import (
@@ -136,7 +136,7 @@ def retain(lake: ParquetLake, *, now: datetime, settings: RetentionSettings) -> 
 
 
 class Housekeeper:
-    """Keeps one lake by one set of settings; see `core.lake.LakeKeeper`."""
+    """Keeps one lake by one set of settings; see `core.sources.LakeKeeper`."""
 
     def __init__(self, lake: ParquetLake, *, settings: RetentionSettings, clock: Clock) -> None:
         self._lake = lake

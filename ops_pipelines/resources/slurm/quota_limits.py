@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from ops_pipelines.core.observation import Rejected
 from ops_pipelines.core.proposal import GpuType, TeamName
-from ops_pipelines.core.quota_limits import AccountQuota, Change, FairshareChange, QuotaChange, TypedLimits
+from ops_pipelines.core.scheduler import AccountQuota, Change, FairshareChange, QuotaChange, TypedLimits
 from ops_pipelines.core.sources import SourceNonsense
 from ops_pipelines.resources.slurm.answers import settings_in
 

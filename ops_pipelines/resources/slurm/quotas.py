@@ -13,19 +13,19 @@ from pathlib import Path
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.observation import Rejected
 from ops_pipelines.core.proposal import TeamName
-from ops_pipelines.core.quota_limits import (
+from ops_pipelines.core.scheduler import (
     AccountQuota,
     Change,
     QuotaProbe,
     QuotasHalfApplied,
     QuotasInForce,
+    SettingsRead,
     TypedLimits,
     find_obstacles,
     needs_enforcement,
     needs_types,
     refuse_twice_the_same,
 )
-from ops_pipelines.core.scheduler import SettingsRead
 from ops_pipelines.core.sources import SourceError, SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.commands import RunCommand, run_scheduler_command
 from ops_pipelines.resources.slurm.client import accounting_environment

@@ -18,7 +18,7 @@ from ops_pipelines.core.finding import REPAIRS, Finding
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import ALERT_SOURCE, NO_NODE, Observation, Signal
-from ops_pipelines.core.periods import Stretch, merged
+from ops_pipelines.core.periods import Interval, merged
 from ops_pipelines.core.policy import Durations
 from ops_pipelines.core.rollout import Direction, NodeStage, Rollout, RolloutNode
 from ops_pipelines.rollouts.gate.evidence import CauseCounts, EventCounts, EventKind
@@ -29,7 +29,7 @@ from ops_pipelines.rollouts.gate.evidence import CauseCounts, EventCounts, Event
 PAST = timedelta(days=14)
 """# Assumption: two weeks hold every kind of work that a cluster does, and are not yet another cluster."""
 _AT_WORK = frozenset({NodeStage.SOAKING, NodeStage.UPDATED})
-Times = Mapping[NodeName, Stretch]
+Times = Mapping[NodeName, Interval]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,25 +57,25 @@ def compared_times(
 ) -> ComparedTimes:
     """Return which times count. `records`: the acts of the rollout, which tell when each node was first changed."""
     touched = _touched_at(records)
-    treated: dict[NodeName, Stretch] = {}
-    own: dict[NodeName, Stretch] = {}
+    treated: dict[NodeName, Interval] = {}
+    own: dict[NodeName, Interval] = {}
     for each in nodes:
         returned_at = each.returned_at
         is_at_work = each.direction is Direction.FORWARD and each.stage in _AT_WORK
         if not is_at_work or returned_at is None or returned_at >= now:
             continue
-        treated[each.node] = Stretch(begins_at=returned_at, ends_at=now)
+        treated[each.node] = Interval(begins_at=returned_at, ends_at=now)
         until = min(touched.get(each.node, returned_at), returned_at)
-        own[each.node] = Stretch(begins_at=until - PAST, ends_at=until)
+        own[each.node] = Interval(begins_at=until - PAST, ends_at=until)
     began_at = min((each.begins_at for each in treated.values()), default=now)
-    control: dict[NodeName, Stretch] = {}
+    control: dict[NodeName, Interval] = {}
     for each in nodes:
         untouched_until = _untouched_until(each, touched, now=now)
         if untouched_until is not None and untouched_until > began_at:
-            control[each.node] = Stretch(begins_at=began_at, ends_at=untouched_until)
+            control[each.node] = Interval(begins_at=began_at, ends_at=untouched_until)
     created_at = rollout.created_at
     past = {
-        each.node: Stretch(begins_at=created_at - PAST, ends_at=created_at)
+        each.node: Interval(begins_at=created_at - PAST, ends_at=created_at)
         for each in nodes
         if each.stage is not NodeStage.SKIPPED
     }
@@ -121,7 +121,7 @@ def _untouched_until(node: RolloutNode, touched: Mapping[NodeName, datetime], *,
 
 
 AGAIN_WITHIN = timedelta(days=1)
-Worked = Mapping[NodeName, Sequence[Stretch]]
+Worked = Mapping[NodeName, Sequence[Interval]]
 """When jobs ran on each node, in order and without overlaps."""
 
 _NOT_THE_NODE = frozenset({AtFault.APPLICATION, AtFault.USER, AtFault.NOTHING, AtFault.STORAGE, AtFault.FACILITY})
@@ -286,7 +286,7 @@ def node_days(times: Times, worked: Worked) -> float:
     )
 
 
-def worked_within(stretches: Sequence[Stretch], time: Stretch) -> timedelta:
+def worked_within(stretches: Sequence[Interval], time: Interval) -> timedelta:
     """Return for how long jobs ran within a time."""
     return sum(
         (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ops_pipelines.core.fault import ComponentKind
 from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.observation import NO_NODE, JobState, Signal
-from ops_pipelines.observe.detectors.job_failures import WINDOW, EndedAttempt, detect_failures
+from ops_pipelines.observe.detectors.stalls import WINDOW, EndedAttempt, detect_failures
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops_pipelines.core.observation import Rejected
-from ops_pipelines.core.periods import Stretch, WorkCalendar
+from ops_pipelines.core.periods import Interval, WorkCalendar, instant_of
 from ops_pipelines.core.policy import PolicyError, WeeklyWindow
 from ops_pipelines.lake.formats import calendar as calendar_entries
-from ops_pipelines.lake.formats.calendar import instant_of, weekly_stretches, work_calendar
+from ops_pipelines.lake.formats.calendar import weekly_intervals, work_calendar
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def rejected_of(*files: bytes) -> tuple[WorkCalendar, tuple[Rejected, ...]]:
     return work_calendar(None, texts, freezes=(), since=SINCE, until=UNTIL)
 
 
-def spans(found: Sequence[Stretch] | None) -> list[tuple[str, str]]:
+def spans(found: Sequence[Interval] | None) -> list[tuple[str, str]]:
     return [(f"{each.begins_at:%m-%dT%H:%M}", f"{each.ends_at:%m-%dT%H:%M}") for each in found or ()]
 
 
@@ -82,7 +82,7 @@ def windows_of(*lines: str, zone: str = "UTC") -> list[tuple[str, str]]:
 def test_a_night_is_an_hour_shorter_or_longer_when_clocks_are_put_forward_or_back(evening: str, hours: int) -> None:
     noon = at(f"{evening}T12:00")
 
-    (found,) = weekly_stretches(weekly("22:00", "04:00"), since=noon, until=noon + 12 * HOUR)
+    (found,) = weekly_intervals(weekly("22:00", "04:00"), since=noon, until=noon + 12 * HOUR)
 
     assert found.ends_at - found.begins_at == hours * HOUR
     assert found.begins_at.astimezone(BERLIN).hour == 22
@@ -115,7 +115,7 @@ def test_a_time_that_is_skipped_is_the_next_that_comes_and_a_repeated_one_the_fi
     ("begins", "ends", "hours"), [("02:30", "04:00", 1), ("01:00", "02:30", 1), ("02:10", "02:50", None)]
 )
 def test_a_window_of_a_skipped_hour_begins_behind_it_or_not_at_all(begins: str, ends: str, hours: int | None) -> None:
-    found = list(weekly_stretches(weekly(begins, ends), since=at("2026-03-29T00:00"), until=at("2026-03-29T12:00")))
+    found = list(weekly_intervals(weekly(begins, ends), since=at("2026-03-29T00:00"), until=at("2026-03-29T12:00")))
 
     assert [each.ends_at - each.begins_at for each in found] == ([] if hours is None else [hours * HOUR])
 
@@ -124,7 +124,7 @@ def test_a_window_of_a_skipped_hour_begins_behind_it_or_not_at_all(begins: str, 
 def test_what_ends_at_or_before_its_begin_ends_the_next_day(ends: str, hours: float) -> None:
     window = weekly("22:00", ends, zone="UTC", days=frozenset({0}))
 
-    (found,) = weekly_stretches(window, since=at("2026-03-23T12:00"), until=at("2026-03-24T00:00"))
+    (found,) = weekly_intervals(window, since=at("2026-03-23T12:00"), until=at("2026-03-24T00:00"))
 
     assert found.ends_at - found.begins_at == timedelta(hours=hours)
 
@@ -138,7 +138,7 @@ def test_what_ends_at_or_before_its_begin_ends_the_next_day(ends: str, hours: fl
     ],
 )
 def test_a_window_is_given_whole_if_any_part_of_it_was_asked_for(since: str, until: str, count: int) -> None:
-    found = list(weekly_stretches(weekly("22:00", "04:00", zone="UTC"), since=at(since), until=at(until)))
+    found = list(weekly_intervals(weekly("22:00", "04:00", zone="UTC"), since=at(since), until=at(until)))
 
     assert [each.ends_at - each.begins_at for each in found] == [6 * HOUR] * count
 
@@ -163,7 +163,7 @@ def test_where_clocks_stay_a_window_is_open_as_the_clock_on_the_wall_says(
     else:
         is_open = (local.weekday() in days and clock >= begins) or (yesterday in days and clock < ends)
 
-    found = weekly_stretches(window, since=SINCE, until=UNTIL)
+    found = weekly_intervals(window, since=SINCE, until=UNTIL)
 
     assert any(each.holds(moment) for each in found) is is_open
 
@@ -174,7 +174,7 @@ def test_windows_of_a_year_never_overlap_themselves_and_begin_as_written(zone: s
     begins, ends = (each.replace(second=0, microsecond=0, tzinfo=None) for each in (begins, ends))
     window = WeeklyWindow(name="w", days=EVERY_DAY, begins=begins, ends=ends, timezone=zone)
 
-    found = list(weekly_stretches(window, since=at("2026-01-01T00:00"), until=at("2027-01-01T00:00")))
+    found = list(weekly_intervals(window, since=at("2026-01-01T00:00"), until=at("2027-01-01T00:00")))
 
     assert 364 <= len(found) <= 368
     for one, other in pairwise(found):
@@ -208,7 +208,7 @@ def test_any_time_will_do_only_where_nobody_declares_a_window(windows, files, ex
 
 
 def test_weekly_windows_files_and_freezes_come_together() -> None:
-    kept = Stretch(begins_at=at("2026-03-25T00:00"), ends_at=at("2026-03-26T00:00"), name="policy")
+    kept = Interval(begins_at=at("2026-03-25T00:00"), ends_at=at("2026-03-26T00:00"), name="policy")
     files = {"a.ics": file_of(event(*WINDOW)), "b.ics": file_of(event(*WINDOW, "X-OPS-KIND:FREEZE", "SUMMARY:visit"))}
 
     calendar, rejected = work_calendar(

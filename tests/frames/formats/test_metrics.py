@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.lake.formats import metrics, node_exporter
+from ops_pipelines.lake.formats import exporters as metrics
+from ops_pipelines.lake.formats import exporters as node_exporter
 from ops_pipelines.lake.node_names import NodeNames
 from ops_pipelines.lake.quantities import Parsed, WrongKind
 from ops_pipelines.lake.schema import TABLES
@@ -28,7 +29,7 @@ def read(path: Path) -> bytes:
 
 
 def parse(text: str, *, node: str | None = None) -> Parsed:
-    return metrics.parse(text.encode(), source="file", at=AT, node=node)
+    return metrics.parse_metrics(text.encode(), source="file", at=AT, node=node)
 
 
 def only_row(parsed: Parsed, table: str) -> dict[str, object]:
@@ -38,7 +39,7 @@ def only_row(parsed: Parsed, table: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("path", public("dcgm_scrapes/*.prom"), ids=lambda path: path.name)
 def test_every_public_dcgm_scrape_fills_one_gpu(path: Path) -> None:
-    parsed = metrics.parse(read(path), source=path.name, at=AT)
+    parsed = metrics.parse_metrics(read(path), source=path.name, at=AT)
 
     assert parsed.read == parsed.accepted + len(parsed.refused) + parsed.ignored > 0
     assert parsed.ignored == 0
@@ -47,7 +48,7 @@ def test_every_public_dcgm_scrape_fills_one_gpu(path: Path) -> None:
 
 
 def test_a_dcgm_scrape_without_help_lines_gives_known_columns() -> None:
-    parsed = metrics.parse(read(PUBLIC / "dcgm_scrapes" / "ericsson_ccd.prom"), source="file", at=AT)
+    parsed = metrics.parse_metrics(read(PUBLIC / "dcgm_scrapes" / "ericsson_ccd.prom"), source="file", at=AT)
 
     row = only_row(parsed, "gpu_telemetry")
     assert (row["node"], row["pci_address"], row["gpu_index"]) == ("cp-bm14r7", "0000:37:00", 0)
@@ -57,7 +58,7 @@ def test_a_dcgm_scrape_without_help_lines_gives_known_columns() -> None:
 
 
 def test_the_pod_that_holds_the_gpu_is_kept() -> None:
-    parsed = metrics.parse(read(PUBLIC / "dcgm_scrapes" / "linode_lke_rtx4000ada.prom"), source="file", at=AT)
+    parsed = metrics.parse_metrics(read(PUBLIC / "dcgm_scrapes" / "linode_lke_rtx4000ada.prom"), source="file", at=AT)
 
     row = only_row(parsed, "gpu_telemetry")
     assert (row["pod"], row["namespace"], row["container"]) == ("cuda-75454ffb9f-8ljq7", "default", "cuda")
@@ -65,7 +66,7 @@ def test_the_pod_that_holds_the_gpu_is_kept() -> None:
 
 @pytest.mark.parametrize("path", public("nvidia_smi/nvidia_gpu_exporter/*.metrics.gz"), ids=lambda path: path.name)
 def test_every_public_scrape_of_nvidia_gpu_exporter_fills_one_gpu(path: Path) -> None:
-    parsed = metrics.parse(read(path), source=path.name, at=AT, node="gpu001")
+    parsed = metrics.parse_metrics(read(path), source=path.name, at=AT, node="gpu001")
 
     assert parsed.read == parsed.accepted + len(parsed.refused) + parsed.ignored
     assert parsed.reasons == {}
@@ -77,7 +78,7 @@ def test_every_public_scrape_of_nvidia_gpu_exporter_fills_one_gpu(path: Path) ->
 def test_nvidia_gpu_exporter_gives_the_values_that_it_wrote() -> None:
     name = "linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01__load.metrics.gz"
 
-    parsed = metrics.parse(read(PUBLIC / "nvidia_smi" / "nvidia_gpu_exporter" / name), source=name, at=AT)
+    parsed = metrics.parse_metrics(read(PUBLIC / "nvidia_smi" / "nvidia_gpu_exporter" / name), source=name, at=AT)
 
     row = only_row(parsed, "gpu_telemetry")
     assert (row["gpu_model"], row["driver_version"]) == ("NVIDIA H100 80GB HBM3", "590.48.01")
@@ -88,7 +89,7 @@ def test_nvidia_gpu_exporter_gives_the_values_that_it_wrote() -> None:
 def test_a_public_scrape_of_node_exporter_gives_known_columns() -> None:
     body = read(PUBLIC / "node_exporter" / "e2e-output.txt")
 
-    parsed = node_exporter.parse(body, source="file", at=AT, node="gpu001")
+    parsed = node_exporter.parse_node_exporter(body, source="file", at=AT, node="gpu001")
 
     assert parsed.read == parsed.accepted + len(parsed.refused) + parsed.ignored
     rows = {row["device"]: row for row in parsed.tables["node_telemetry"].to_pylist()}
@@ -110,7 +111,7 @@ def test_the_kernels_own_name_is_the_node_where_nobody_says_another() -> None:
 def test_with_cluster_yaml_a_known_label_wins_over_the_name_of_a_pod() -> None:
     text = f'DCGM_FI_DEV_GPU_TEMP{{UUID="{UUID}",Hostname="dcgm-exporter-x7k2p",instance="gpu001:9400"}} 41\n'
 
-    known = metrics.parse(text.encode(), source="file", at=AT, names=NodeNames(["gpu001"]))
+    known = metrics.parse_metrics(text.encode(), source="file", at=AT, names=NodeNames(["gpu001"]))
 
     assert only_row(known, "gpu_telemetry")["node"] == "gpu001"
     assert only_row(parse(text), "gpu_telemetry")["node"] == "dcgm-exporter-x7k2p"
@@ -153,11 +154,11 @@ def test_a_file_of_another_kind_is_told_apart() -> None:
     with pytest.raises(WrongKind):
         parse('<?xml version="1.0" ?>\n<nvidia_smi_log>\n</nvidia_smi_log>\n')
     with pytest.raises(WrongKind, match="metrics"):
-        node_exporter.parse(f'DCGM_FI_DEV_GPU_TEMP{{UUID="{UUID}"}} 41\n'.encode(), source="file", at=AT)
+        node_exporter.parse_node_exporter(f'DCGM_FI_DEV_GPU_TEMP{{UUID="{UUID}"}} 41\n'.encode(), source="file", at=AT)
 
 
 def test_an_empty_file_has_no_records() -> None:
-    assert parse("").read == node_exporter.parse(b"", source="file", at=AT).read == 0
+    assert parse("").read == node_exporter.parse_node_exporter(b"", source="file", at=AT).read == 0
 
 
 _LINE = st.one_of(
@@ -178,7 +179,7 @@ _LINE = st.one_of(
 @given(st.lists(_LINE, max_size=12).map(b"\n".join))
 def test_no_bytes_break_it_and_the_counts_close(body: bytes) -> None:
     try:
-        parsed = metrics.parse(body, source="file", at=AT)
+        parsed = metrics.parse_metrics(body, source="file", at=AT)
     except WrongKind:
         return
 
@@ -192,13 +193,15 @@ def test_no_bytes_break_it_and_the_counts_close(body: bytes) -> None:
 def test_a_page_that_a_windows_shell_redirected_is_read(codec: str) -> None:
     body = 'DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-1",Hostname="n1"} 44\r\n'.encode(codec)
 
-    parsed = metrics.parse(body, source="scrape", at=datetime(2026, 1, 1, tzinfo=UTC))
+    parsed = metrics.parse_metrics(body, source="scrape", at=datetime(2026, 1, 1, tzinfo=UTC))
 
     assert only_row(parsed, "gpu_telemetry")["temperature_celsius"] == 44.0
 
 
 def test_a_redirected_page_of_node_exporter_is_read() -> None:
-    parsed = node_exporter.parse("node_load1 1.5\n".encode("utf-16"), source="s", at=datetime(2026, 1, 1, tzinfo=UTC))
+    parsed = node_exporter.parse_node_exporter(
+        "node_load1 1.5\n".encode("utf-16"), source="s", at=datetime(2026, 1, 1, tzinfo=UTC)
+    )
 
     assert only_row(parsed, "node_telemetry")["load_1m"] == 1.5
 

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from ops_pipelines.capacity.peak_history import PeakHistory, read_history
-from ops_pipelines.lake.local_days import day_begins
+from ops_pipelines.core.periods import day_begins
 from ops_pipelines.lake.schema import TABLES
 
 FIRST = date(2026, 1, 5)

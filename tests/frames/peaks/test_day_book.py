@@ -10,9 +10,9 @@ import pytest
 from ops_pipelines.capacity.model import Resource
 from ops_pipelines.capacity.peak_days import DayBook, put_gpus, put_stranded
 from ops_pipelines.core.identity import NodeName, Place
+from ops_pipelines.core.periods import HOUR, day_begins, first_hour
 from ops_pipelines.core.proposal import GpuType, TeamName
 from ops_pipelines.efficiency.placement.standing import Absence, Away, Machine, Stay
-from ops_pipelines.lake.local_days import HOUR, day_begins, first_hour
 from ops_pipelines.lake.schema import TABLES
 
 NO_TYPE = GpuType("")

@@ -1,7 +1,7 @@
 """The start guard as the autopilot's host sees it: where its files lie, the one line of slurm.conf that names it, and
 whether it works.
 
-What the guard does once it is there is `start_guard`'s, the command is `terminal.guard_commands`'s. Asking for its
+What the guard does once it is there is `start_guard`'s, the command is `terminal.host_commands`'s. Asking for its
 status installs nothing and holds nothing.
 """
 

@@ -2,7 +2,8 @@
 
 What the lake itself promises (types, keys, possible values, order, cycles) is generated from `schema`. All else is
 declared in suites of Great Expectations' own format: the shipped ones in `catalogue/expectations`, and those of a site,
-which add to them or replace one by its name. Nothing is judged here, and nothing heavy imported.
+which add to them or replace one by its name. Nothing is judged here, and nothing heavy imported; reading the files of a
+site is `resources.config.suite_files`.
 """
 
 import json
@@ -15,6 +16,7 @@ from functools import cache
 from importlib.resources import files
 
 from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.sources import SuiteFile
 from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES, Column, ColumnType, Table
 
 
@@ -407,3 +409,56 @@ def _mapping(document: object, keys: frozenset[str] | None, where: str) -> Mappi
         assert keys is not None
         raise PolicyError(f"{where}.{unknown[0]}: no such key; write one of {', '.join(sorted(keys))}")
     return document
+
+
+Trouble = tuple[Expectation, str]
+"""What stands for a file that cannot be used, and why: the file, the key, what to do."""
+
+
+def expected_at_site(suites: Sequence[SuiteFile], *, table: str) -> tuple[tuple[Expectation, ...], tuple[Trouble, ...]]:
+    """Return what is expected of a table with the site's suite, and what is wrong with the site's files.
+
+    A suite of this table that cannot be used is an error, so that nothing is built upon what the site meant to refuse;
+    a file that is named after no table is a warning, at each table. Raises KeyError on an unknown table.
+    """
+    expected, troubles = expectations_of(table), list[Trouble]()
+    for suite in suites:
+        if suite.table not in TABLES:
+            said = f"{suite.path}: there is no table {suite.table!r}; name the file after one of {', '.join(TABLES)}"
+            troubles.append((_file(suite, table, Severity.WARNING), said))
+        elif suite.table == table:
+            try:
+                expected = with_site(table, read_site_suite(suite))
+            except PolicyError as error:
+                troubles.append((_file(suite, table, Severity.ERROR), str(error)))
+    return expected, tuple(troubles)
+
+
+def read_site_suite(suite: SuiteFile) -> tuple[Expectation, ...]:
+    """Return what a file declares. Raises PolicyError, naming the file, the key and what to do."""
+    if suite.problem:
+        raise PolicyError(f"{suite.path}: {suite.problem}; make it readable to this program")
+    try:
+        document = json.loads(suite.text)
+    except (ValueError, RecursionError) as error:
+        raise PolicyError(f"{suite.path}: no JSON: {error}; correct it there") from None
+    return read_suite(document, table=suite.table, source=suite.path)
+
+
+def find_suite_faults(suites: Sequence[SuiteFile]) -> tuple[str, ...]:
+    """Return what is wrong with a site's suites, the first of each file, in words for the operator."""
+    faults: dict[str, None] = {}
+    for table in (*(suite.table for suite in suites if suite.table in TABLES), next(iter(TABLES))):
+        faults |= dict.fromkeys(said for _, said in expected_at_site(suites, table=table)[1])
+    return tuple(faults)
+
+
+def _file(suite: SuiteFile, table: str, severity: Severity) -> Expectation:
+    return Expectation(
+        table=table,
+        name=suite.path.rsplit("/", maxsplit=1)[-1],
+        kind=Kind.SITE,
+        severity=severity,
+        meaning="the site's suites can be used",
+        source=suite.path,
+    )

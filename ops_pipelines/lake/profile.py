@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ops_pipelines.lake.expectations import Expectation, Measure, expectations_of
 from ops_pipelines.lake.hours import RowOrder, microseconds, numbers, order_rows
-from ops_pipelines.lake.quality.expectations import Expectation, Measure, expectations_of
 from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES, ColumnType, Table
 
 if TYPE_CHECKING:

@@ -1,25 +1,138 @@
-"""The page of a quarter's capacity for the web process: shows what was kept; forecasts nothing while somebody waits.
+"""Pages of what is planned, for the web process: rollouts, and the capacity of a quarter. Shows, and changes nothing.
 
-Reports are kept by the asset `capacity_plan`; each is read once and remembered as long as its file holds the same.
+What the gate of a rollout sees may take weeks of the lake to read: it is asked once for all readers, and remembered for
+a while. Reports of capacity are kept by the asset `capacity_plan`; each is read once, and nothing is forecast while
+somebody waits.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, timedelta
 from threading import Lock
 
 from ops_pipelines.capacity.answers import json_of, report_in
 from ops_pipelines.capacity.model import CapacityReport, first_day_of, quarter_before, quarter_of
 from ops_pipelines.capacity.report import capacity_document, next_order
+from ops_pipelines.core.cluster import Cluster
+from ops_pipelines.core.identity import RolloutId, cause_of
+from ops_pipelines.core.periods import WorkCalendar
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.record import StatementFilesError
+from ops_pipelines.core.rollout import Rollout
+from ops_pipelines.core.sources import SourceError
 from ops_pipelines.report.document import Number
 from ops_pipelines.report.html import page_of
+from ops_pipelines.rollouts.cycle import calendar_of
+from ops_pipelines.rollouts.gate.evidence import Verdict
+from ops_pipelines.rollouts.gate_sources import judge_of
+from ops_pipelines.rollouts.plan_report import MOST_RELEASES, MOST_ROLLOUTS, LyingRelease, rollouts_document
+from ops_pipelines.rollouts.report import RolloutMatter, rollout_document
 from ops_pipelines.teams.desk import TeamsDesk
+from ops_pipelines.terminal.edge import RECENT
 from ops_pipelines.terminal.served_pages import NotThere
+
+_REMEMBERED = timedelta(seconds=20)
+"""Passes look about as often; whoever reloads the page meanwhile gets what was seen before."""
+
+
+class NoSuchRollout(LookupError):
+    """What was asked for is not there. The message says what is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    rollout: Rollout
+    at: datetime
+    verdict: Verdict | None
+
+
+class RolloutPages:
+    """Pages of one cluster's rollouts."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._judged: dict[RolloutId, _Judged] = {}
+
+    def listed(self, cluster: Cluster) -> str:
+        """Return the page of all rollouts, and of the releases that lie ready. Raises LedgerError."""
+        now = cluster.clock.now()
+        rollouts = cluster.ledger.rollouts(final_since=now - RECENT)
+        document = rollouts_document(
+            cluster=cluster.name,
+            rollouts=rollouts,
+            nodes={each.rollout: cluster.ledger.rollout_nodes(each.rollout) for each in rollouts[-MOST_ROLLOUTS:]},
+            releases=_releases(cluster),
+            policy=cluster.rules.policy,
+            now=now,
+        )
+        return page_of(document)
+
+    def page(self, name: str, cluster: Cluster) -> str:
+        """Return the page of one rollout. Raises NoSuchRollout, LedgerError."""
+        # PostgreSQL takes no zero byte, and no name of ours has one.
+        rollout = cluster.ledger.rollout(RolloutId(name)) if name.isprintable() else None
+        if rollout is None:
+            raise NoSuchRollout(f"there is no rollout {name[:80]}; `ops-pipelines rollout history` lists them")
+        nodes = cluster.ledger.rollout_nodes(rollout.rollout)
+        return page_of(
+            rollout_document(
+                RolloutMatter(
+                    cluster=cluster.name,
+                    rollout=rollout,
+                    nodes=nodes,
+                    release=cluster.ledger.release(rollout.release_digest),
+                    plan=cluster.ledger.rollout_plan(rollout.plan),
+                    calendar=_calendar(rollout, cluster),
+                    racks={node: place.rack for node, place in cluster.rules.topology.places.items()},
+                    records=cluster.ledger.records(cause_of(rollout.rollout)),
+                    verdict=self._verdict(rollout, cluster),
+                    now=cluster.clock.now(),
+                )
+            )
+        )
+
+    def _verdict(self, rollout: Rollout, cluster: Cluster) -> Verdict | None:
+        """Return what the gate says of a rollout as it stands, seen a moment ago at most."""
+        now = cluster.clock.now()
+        with self._lock:
+            known = self._judged.get(rollout.rollout)
+            if known is not None and known.rollout == rollout and now - known.at < _REMEMBERED:
+                return known.verdict
+            verdict = judge_of(rollout, cluster)(rollout, cluster.ledger.rollout_nodes(rollout.rollout))
+            self._judged = {name: each for name, each in self._judged.items() if now - each.at < _REMEMBERED}
+            self._judged[rollout.rollout] = _Judged(rollout=rollout, at=now, verdict=verdict)
+            return verdict
+
+
+def _releases(cluster: Cluster) -> tuple[LyingRelease, ...]:
+    """Return what lies in the directory of releases, readable or not."""
+    files = cluster.rollout_files
+    if files is None:
+        return ()
+    names = files.release_names()
+    found = [_release(name, cluster) for name in names[:MOST_RELEASES]]
+    return (*found, *(LyingRelease(name=name, release=None) for name in names[MOST_RELEASES:]))
+
+
+def _release(name: str, cluster: Cluster) -> LyingRelease:
+    assert cluster.rollout_files is not None, "it has just named this release"
+    try:
+        return LyingRelease(name=name, release=cluster.rollout_files.release(name))
+    except PolicyError:  # Its words hold paths of ours; whoever may change the file gets them from the command line.
+        return LyingRelease(name=name, release=None)
+
+
+def _calendar(rollout: Rollout, cluster: Cluster) -> WorkCalendar | None:
+    """Return the windows and freezes around a rollout; None where they cannot be read."""
+    try:
+        return calendar_of(cluster, now=rollout.created_at)[0]
+    except (SourceError, PolicyError):
+        return None
+
 
 _OFFERED = 8
 """Quarters, the present one and those before it."""
-_REMEMBERED = 4
+_QUARTERS_REMEMBERED = 4
 _FIRST_YEAR = 1970
 _CHECK = "-check-"
 
@@ -93,7 +206,7 @@ class CapacityPages:
                     f"the capacity report {name} cannot be read: {problem}. Move it away, and make the quarter anew."
                 ) from problem
             with self._lock:
-                while len(self._known) >= _REMEMBERED:
+                while len(self._known) >= _QUARTERS_REMEMBERED:
                     self._known.pop(next(iter(self._known)))
                 self._known[name] = known
         return known.report
