@@ -1,6 +1,6 @@
 """The ports of a simulated cluster, as `ops_pipelines.wiring` asks for them by name: all that the product knows of us.
 
-What the twin is stands in `simulator`; a real cluster needs none of this.
+What the twin is, `simulator` says; a real cluster needs none of this.
 """
 
 from pathlib import Path

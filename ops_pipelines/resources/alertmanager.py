@@ -1,6 +1,6 @@
 """Silences over Alertmanager's API v2. Implements `core.notes.Silencer`; knows what a silence of ours looks like.
 
-Ours are told from others by `createdBy`, which names this cluster's autopilot. Every silence that is sent has the
+Ours are recognised by `createdBy`, which names this cluster's autopilot. Every silence that is sent has the
 matcher of one node; a request without it cannot be composed here.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 32 * 1_048_576
 """Of one answer: 10,000 alerts have some 10 MiB."""
 _SETTLED = timedelta(minutes=10)
-"""So long after its start Alertmanager has been told what fires: Prometheus sends anew every minute or so."""
+"""So long after its start Alertmanager knows what fires: Prometheus sends again every minute or so."""
 _PORT = r"(:[0-9]+)?"
 _RUNNING = frozenset({"active", "pending"})
 

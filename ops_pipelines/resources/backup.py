@@ -1,6 +1,6 @@
 """A backup: one directory with the ledger, the configuration and by choice the lake, and a manifest with each sha256.
 
-The cursors of all sources stand in the ledger. Secrets are not copied: the manifest names what has to be brought back
+The cursors of all sources are in the ledger. Secrets are not copied: the manifest names what has to be restored
 from elsewhere. Putting a backup back is `restoring`'s.
 """
 
@@ -100,7 +100,7 @@ def make_backup(
         manifest = _manifest(copied, config, kept=kept, left_out=left_out, with_lake=with_lake, now=now)
         put_whole_bytes(draft / MANIFEST, json.dumps(asdict(manifest), indent=1).encode(), mode=_FOR_US)
         try:
-            verify_backup(draft)  # What could not be put back is told now, and not on the day it is needed.
+            verify_backup(draft)  # What could not be put back is reported now, and not on the day it is needed.
         except BackupError as problem:
             raise BackupError(f"no backup was made, for it could not be put back; do it again ({problem})") from problem
         draft.rename(directory)
@@ -131,7 +131,7 @@ def verify_backup(directory: Path) -> Manifest:
         file = root / each.path
         if Path(each.path).is_absolute() or ".." in Path(each.path).parts:
             raise BackupError(
-                f"the manifest of {directory} names {each.path}, and a file of a backup stands below it, without `..`; "
+                f"the manifest of {directory} names {each.path}, and a file of a backup is below it, without `..`; "
                 "it was changed, use another backup"
             )
         if not file.resolve().is_relative_to(root) or file.is_symlink():
@@ -227,7 +227,7 @@ def _copy_configuration(
         if file == cluster_file.resolve():
             whole, content = content, _without_password(content)
             if content is None:
-                yield f"{file}: nobody can tell where in it the password of ledger.url stands; keep it by other means"
+                yield f"{file}: nobody can know where in it the password of ledger.url is; keep it by other means"
                 continue
             yield from ("the password in ledger.url of cluster.yaml",) if content != whole else ()
         # Below its whole path, so that no two fall on one.
@@ -254,7 +254,7 @@ def _calendars(config: ClusterConfig) -> list[Path]:
 
 
 def _without_password(content: bytes) -> bytes | None:
-    """Return cluster.yaml without the password of its ledger; None where nobody can tell how that stands in it.
+    """Return cluster.yaml without the password of its ledger; None where nobody can tell how that is written there.
 
     As it says itself: it may have changed since what is in force was read.
     """

@@ -427,12 +427,12 @@ class RunDirectory:
         process.returncode = 0  # it is not ours to wait for: it outlives this process
 
     def write_lock(self, key: ActionKey, told: Mapping[str, object], *, pid: int) -> None:
-        """Say that process `pid` runs what is told; `boot_id` is this boot's unless `told` names one."""
+        """State that process `pid` runs what was ordered; `boot_id` is this boot's unless `told` names one."""
         holder = {"boot_id": self.boot_id(), **told, "pid": pid, "process_began": self._process_began(pid)}
         self.replace(self.lock(key), json.dumps(holder))
 
     def note_command(self, key: ActionKey, *, pid: int) -> None:
-        """Say that a run has begun a command: as long as that lives the run is not over, even if it was killed."""
+        """Say that a run has started a command: as long as that lives the run is not over, even if it was killed."""
         told = json.loads(self.lock(key).read_text(encoding="utf-8"))
         self.replace(self.lock(key), json.dumps({**told, "command": [pid, self._process_began(pid)]}))
 

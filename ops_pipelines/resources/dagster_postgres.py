@@ -3,7 +3,7 @@
 Dagster's own classes open a connection for each statement, and look at each opening whether their tables are there; the
 code server opens a storage for each tick. A busy lab's PostgreSQL spent 21 s of CPU a minute on being connected to
 (measured). Here the storages of a process share one engine, and its tables are looked at once. Tables and statements
-are Dagster's; who goes back to its class finds everything as it was.
+are Dagster's; who returns to its class finds everything as it was.
 """
 
 import os

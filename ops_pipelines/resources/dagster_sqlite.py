@@ -1,8 +1,8 @@
 """Dagster's SQLite files, over connections that are kept: named by dagster.yaml under `storage`.
 
 Dagster's own class makes an engine and a connection for each statement, some twenty a tick of a sensor, and with each
-engine it compiles its SQL anew: 39 ms of CPU a tick, and 9 over kept connections (measured). Files, tables and
-statements are Dagster's; who goes back to its class finds everything as it was.
+engine it compiles its SQL again: 39 ms of CPU a tick, and 9 over kept connections (measured). Files, tables and
+statements are Dagster's; who returns to its class finds everything as it was.
 """
 
 from collections.abc import Iterator

@@ -61,7 +61,7 @@ class ScrapedExporters:
     """Reads every target once; see `core.sources.MetricSource`."""
 
     def __init__(self, config: ExporterConfig) -> None:
-        """Raise ValueError if a target could not work, or stands twice."""
+        """Raise ValueError if a target could not work, or is named twice."""
         self._config = config
         self._targets = tuple(target for group in config.targets for target in _expand(group))
         if not self._targets:
@@ -251,7 +251,7 @@ class SampledTelemetry:
         samples: list[Sample] = []
         pages = source.read_range((), start=grid_time, end=grid_time, step_seconds=self._step_seconds)
         for place, page in enumerate(pages):
-            # Two pages of one host have one name; the place, which is that of the configuration, tells them apart.
+            # Two pages of one host have one name; the place, which is that of the configuration, distinguishes them.
             target = (place, page.source)
             block = read_block(page)
             if block.names:

@@ -60,7 +60,7 @@ class Places:
 async def read_body(request: Request, *, most_bytes: int, seconds: float, remedy: str) -> bytes:
     """Return the body; raise RequestRefused for one that is too large or too slow, and keep no more of it.
 
-    `remedy` says what whoever sends too much may do.
+    `remedy` says what a sender of too much may do.
     """
     too_large = RequestRefused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {most_bytes} bytes; {remedy}")
     declared = request.headers.get("content-length", "0")
@@ -85,7 +85,7 @@ async def read_body(request: Request, *, most_bytes: int, seconds: float, remedy
 
 GRACE_SECONDS = 5
 MOST_CONNECTIONS = 200
-"""Kept open at once: well below the 1,024 files that a process may have open unless told otherwise."""
+"""Kept open at once: well below the 1,024 files that a process may have open unless stated otherwise."""
 HEADER_SECONDS = 10.0
 """For a whole header, and for a connection that was opened to say something."""
 EXCHANGE_SECONDS = 120.0
@@ -207,7 +207,7 @@ def configure(app: ASGIApp) -> uvicorn.Config:
 def serve(app: ASGIApp, listening: socket.socket, *, announce: Callable[[], None]) -> None:
     """Answer on `listening` until SIGTERM or SIGINT; requests under way are finished first. Main thread only.
 
-    `announce` is called once whoever tells this process to end is heard.
+    `announce` is called once an order to end would be heard.
     """
     server = uvicorn.Server(configure(app))
 

@@ -1,7 +1,7 @@
 """Kernel log lines from files (rsyslog, dmesg) and from journald, with cursors that survive restarts and rotation; and
 what the prefix of a line says: which host wrote it, and when.
 
-Which file goes on where is `log_files`; what a line means, and whether its host is believed, is
+Which file continues where is `log_files`; what a line means, and whether its host is believed, is
 `observe.logs.signals`. Polled, never notified: the same files and the same cursor give the same batch.
 
 Shapes of prefixes: rsyslog (ISO 8601, RFC 3164, RFC 5424, JSON by template), dmesg (seconds, date, decoded, ISO),
@@ -53,7 +53,7 @@ class LinePrefix:
     host: str | None
     written_at: datetime | None
     text: str
-    """The line as evidence: as it stands, or for JSON its message behind the tag of the program that wrote it."""
+    """The line as evidence: as it is, or for JSON its message behind the tag of the program that wrote it."""
 
 
 def parse_line_prefix(line: str, *, received_at: datetime, timezone: tzinfo) -> LinePrefix:
@@ -165,11 +165,11 @@ CONTINUED = "(continued) "
 class FileTailLogs:
     """Follows log files by name or glob pattern.
 
-    A file renamed by rotation is read to its end under its new name, if that stands in the same directory; a file
+    A file renamed by rotation is read to its end under its new name, if that is in the same directory; a file
     truncated in place is read from its beginning, after its copy beside it. Compressed files are passed over. A file
     that is rotated away before it was ever met is lost to a plain name: `kernel.log*` meets it, after an outage too.
     Every file gets its share of a batch, so that a flood from one node does not silence the others. Lines are in
-    order within one file. Feed the files from the kernel facility only: whoever may log on a node can
+    order within one file. Feed the files from the kernel facility only: who may log on a node can
     write any words to the other facilities.
     """
 

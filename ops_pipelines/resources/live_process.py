@@ -19,8 +19,8 @@ MODULE = "ops_pipelines.live"
 SILENT_LIMIT_SECONDS = 300.0
 """Far above a cycle of the largest cluster; the child says a line at least once a minute while it waits."""
 _FRUGAL = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "1048576", "ARROW_DEFAULT_MEMORY_POOL": "system"}
-"""What the child's allocators are told unless the site tells them otherwise. Each cycle takes and frees hundreds of
-megabytes in large pieces: by their defaults glibc and Arrow keep most of it."""
+"""How the child's allocators are configured unless the site configures them otherwise. Each cycle takes and frees
+hundreds of megabytes in large pieces: by their defaults glibc and Arrow keep most of it."""
 _ENDS_WITHIN_SECONDS = 30.0
 """Assumption: a cycle under way writes its files in less."""
 _DEATH_SECONDS = 1.0
@@ -100,7 +100,7 @@ class _Child:
         return self._last_line or "nothing yet"
 
     def silent_seconds(self) -> float:
-        """Return how long ago it said its last line, or was started."""
+        """Return how long ago it reported its last line, or was started."""
         return self._monotonic() - self._heard_at
 
     def has_ended(self) -> bool:
@@ -114,7 +114,7 @@ class _Child:
     def kill(self) -> str:
         """Kill it for its silence, and return why."""
         self._killed = (
-            f"it said nothing for {self.silent_seconds():.0f} s and was killed; its last words: {self.said()}"
+            f"it printed nothing for {self.silent_seconds():.0f} s and was killed; its last words: {self.said()}"
         )
         self._process.kill()
         try:
@@ -134,7 +134,7 @@ class _Child:
         self.let_go()
 
     def pull(self) -> bool:
-        """Say that it is still wanted; return whether it can hear that."""
+        """Say that it is still needed; return whether it can hear that."""
         assert self._process.stdin is not None, "the leash is a pipe"
         try:
             self._process.stdin.write(b"\n")

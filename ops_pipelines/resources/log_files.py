@@ -29,7 +29,7 @@ HEAD_BYTES = 1024
 _CHUNK_BYTES = 256 * 1024
 _COMPRESSED = (".gz", ".xz", ".bz2", ".zst", ".lz4")
 _FORGET_AFTER_SECONDS = 3600.0
-"""Assumption: a daemon lets go of a renamed file within an hour of its last line (logrotate signals it at once)."""
+"""Assumption: a daemon closes a renamed file within an hour of its last line (logrotate signals it at once)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +77,11 @@ class TailedFile:
         return self.mark.device, self.mark.inode
 
     def goes_on_from(self, mark: FileMark) -> bool:
-        """Return whether this file holds what `mark` says was read, so that reading may go on there."""
+        """Return whether this file holds what `mark` says was read, so that reading may continue there."""
         return self.size >= mark.offset and self._head_digest(mark.offset) == mark.head_digest
 
     def take_over(self, mark: FileMark, *, path: str) -> None:
-        """Go on where `mark` stands."""
+        """Continue where `mark` is."""
         device, inode = self.identity
         self.mark = replace(mark, path=path, device=device, inode=inode)
         self.is_marked = True
@@ -182,7 +182,7 @@ def open_files(
         renamed = _resume_elsewhere(files, lost, stack=stack, notes=notes, now_seconds=now_seconds)
         for file in files:
             if not file.is_marked and any(file.identity == (mark.device, mark.inode) for mark in lost):
-                notes.append(f"{file.mark.path} was truncated or written anew; it is read from its beginning")
+                notes.append(f"{file.mark.path} was truncated or written again; it is read from its beginning")
         if not files and not renamed:
             raise SourceUnavailable(
                 f"no readable log file matches {', '.join(patterns)}; check the paths and that logs are written"
@@ -213,7 +213,7 @@ def _open(path: str, stack: ExitStack, notes: list[str]) -> TailedFile | None:
 
 
 def _resume_by_inode(files: Sequence[TailedFile], marks: Sequence[FileMark]) -> list[FileMark]:
-    """Let each file go on from the mark of its inode; return the marks that no file took."""
+    """Let each file continue from the mark of its inode; return the marks that no file took."""
     lost: list[FileMark] = []
     by_identity = {file.identity: file for file in files}
     for mark in marks:
@@ -277,7 +277,7 @@ def _find_copy(
 ) -> TailedFile | None:
     """Return the file that begins like the marked one, in its directory, with its stem, and not read by anyone yet."""
     if mark.offset == 0:
-        return None  # nothing was read of it, so nothing tells it from another file
+        return None  # nothing was read of it, so nothing distinguishes it from another file
     stem = Path(mark.path).name.split(".", 1)[0]
     by_path = {file.mark.path: file for file in files}
     for identity, path in paths.items():
@@ -312,7 +312,7 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLogPattern:
-    """Where the output of jobs stands, and how the path names the job. Make one with `parse_pattern`."""
+    """Where the output of jobs is, and how the path names the job. Make one with `parse_pattern`."""
 
     glob: str
     path: re.Pattern[str]
@@ -339,12 +339,12 @@ def parse_pattern(text: str) -> JobLogPattern:
             raise ValueError(f"{text!r}: %{field} is not known; expected one of %{' %'.join(_FIELDS)}")
         else:
             pattern, wildcard = _FIELDS[field]
-            # A field that stands twice is read from its first place.
+            # A field that is given twice is read from its first place.
             found_path.append(pattern if field not in names else re.sub(r"\?P<\w+>", "?:", pattern))
             found_glob.append(wildcard)
             names.append(field)
     if "j" not in names and not {"A", "a"} <= set(names):
-        raise ValueError(f"{text!r} does not say where the job id stands; put %j, or %A and %a, into it")
+        raise ValueError(f"{text!r} does not say where the job id is; put %j, or %A and %a, into it")
     return JobLogPattern(glob="".join(found_glob), path=re.compile("".join(found_path)))
 
 
@@ -363,7 +363,7 @@ class JobLogFiles:
         source: str = "job_logs",
         max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
-        """Raise ValueError if there is no pattern, or one does not say where the job id stands."""
+        """Raise ValueError if there is no pattern, or one does not say where the job id is."""
         if not patterns:
             raise ValueError("no job log is named; empty never means all")
         self._patterns = tuple(parse_pattern(pattern) for pattern in patterns)

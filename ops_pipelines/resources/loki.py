@@ -108,7 +108,7 @@ class LokiLogs:
                 limit = min(limit * 4, self._settings.max_page_lines)
                 continue
             if is_full and page[-1].nanoseconds > page[0].nanoseconds:
-                # The last moment may go on behind the page; it is read whole with the next one.
+                # The last moment may continue behind the page; it is read whole with the next one.
                 last = page[-1].nanoseconds
                 page = [entry for entry in page if entry.nanoseconds < last]
             seen = Counter(place.seen)

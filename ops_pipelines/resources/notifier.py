@@ -65,7 +65,7 @@ def read_channels(path: Path, audience: Audience) -> tuple[Channel, ...]:
 def channels_for(channels: tuple[Channel, ...], audience: Audience, recipient: str) -> tuple[Channel, ...]:
     """Return the channels that a message goes to: those of everybody, and those of its recipient.
 
-    Whoever is named among the on-call is on call: their recipient is a role, and all of them get it.
+    Who is named among the on-call is on call: their recipient is a role, and all of them get it.
     """
     is_role = audience is Audience.ON_CALL
     return tuple(each for each in channels if not each.name or is_role or each.name == recipient)

@@ -126,7 +126,7 @@ class NvmlInspector:
             raise SourceUnavailable(f"{exc.filename} cannot be read ({exc.strerror}); is this Linux?") from exc
         seconds = next((line.split()[1] for line in stat_lines if line.startswith("btime ")), None)
         if not boot_id or seconds is None or not seconds.isdigit():
-            raise SourceNonsense(f"{self._proc} tells no boot id and boot time; expected boot_id and btime in stat")
+            raise SourceNonsense(f"{self._proc} has no boot id and boot time; expected boot_id and btime in stat")
         return boot_id, datetime.fromtimestamp(int(seconds), tz=UTC)
 
 

@@ -121,10 +121,11 @@ class BundleFiles:
         return tuple(sorted((each for each in found if each is not None), key=lambda each: each.saved_at))
 
     def tidy(self, now: datetime, *, keep: Collection[IncidentId]) -> int:
-        """Delete the bundles of incidents that are too old, or too many; and what was begun a day ago and never ended.
+        """Delete the bundles of incidents that are too old, or too many; and what was started a day ago and never
+        ended.
 
         An incident's age is that of the bundle that was saved last. What cannot be removed hinders nothing else: it is
-        told at the end, as a BundleError.
+        reported at the end, as a BundleError.
         """
         removed = 0
         problems: list[str] = []
@@ -233,7 +234,7 @@ def _checked(name: str) -> str:
 
 @contextmanager
 def _noted(problems: list[str]) -> Iterator[None]:
-    """Note what the system refuses, and go on."""
+    """Note what the system refuses, and continue."""
     try:
         yield
     except OSError as exc:
@@ -261,7 +262,7 @@ def _raising(error: type[ShelfError] | type[StatementFilesError], what: str) -> 
 
 REPORT_DIRECTORY = "reports"
 
-"""Assumption: who reviews an incident does so within a quarter; the ledger writes the page anew at any time."""
+"""Assumption: who reviews an incident does so within a quarter; the ledger writes the page again at any time."""
 MAX_PAGE_COUNT = 500
 """At 100 kB a page, 50 MB."""
 
@@ -416,7 +417,7 @@ class ComparisonPages:
 def read_proposed_policy(name: str, *, beside: Path, topology: Topology) -> Policy:
     """Return the policy of the file `name` in the directory of the present policy.
 
-    Whoever may launch a job names it: no other directory is read. Raises PolicyError, also for a policy that would be
+    Who may launch a job names it: no other directory is read. Raises PolicyError, also for a policy that would be
     refused in production.
     """
     directory = beside.parent.resolve()

@@ -358,8 +358,8 @@ def all_queries(labels: Mapping[str, str], *, look_back_seconds: int) -> tuple[Q
     URL, or where series count only with certain labels), and one per quantity that needs a query of its own. A name
     that two tables know is asked for once: rows are placed by name.
 
-    All names are asked for with the same look-back (`newest_values`), live and for history: with the server's
-    own of 5 minutes a dead exporter would go on for as long, and an hour filled in later would differ from one watched.
+    All names are asked for with the same look-back (`newest_values`), live and for history: with the server's own of 5
+    minutes a dead exporter would continue for as long, and an hour filled in later would differ from one watched.
     """
     quantities = read_quantities()
     conditions: dict[str, list[Mapping[str, str]]] = {}
@@ -427,7 +427,7 @@ def newest_values(
 
     It both narrows the look-back and honours the marks of ended series: `last_over_time` alone would answer for a
     series that was ended; the bare selector alone looks 5 minutes back. (`and` does not compare names: of a target that
-    goes on, one series that ends is still answered for, for as long as the look-back.) `among` are further matchers.
+    continues, one series that ends is still answered for, for as long as the look-back.) `among` are further matchers.
     """
     selector = "{" + ",".join([f'__name__=~"{"|".join(names)}"', *among, *matchers(labels)]) + "}"
     return f"last_over_time({selector}[{look_back_seconds}s]) and {selector}"

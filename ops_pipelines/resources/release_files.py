@@ -71,7 +71,7 @@ def read_tables(site: Path | None = None) -> CompatibilityTables:
 
 
 def _text(name: str, site: Path | None) -> tuple[str, str]:
-    """Return the text of a table, and by which name a fault in it is told."""
+    """Return the text of a table, and by which name a fault in it is reported."""
     if site is None or not (site / name).exists():
         return shipped_table(name), f"catalogue/{name}"
     try:
@@ -106,7 +106,7 @@ def _by(name: str, values: Iterable[Value], key: Callable[[Value], Key]) -> Mapp
     found: dict[Key, Value] = {}
     for each in values:
         if key(each) in found:
-            raise ValueError(f"{name}: {key(each)} stands there twice; keep one row")
+            raise ValueError(f"{name}: {key(each)} is there twice; keep one row")
         found[key(each)] = each
     return found
 
@@ -244,7 +244,7 @@ _LONGEST_CALENDAR = 10_000_000
 
 
 class ReleaseDirectory:
-    """Reads everything anew each time (`core.record.RolloutFiles`)."""
+    """Reads everything again each time (`core.record.RolloutFiles`)."""
 
     def __init__(self, directory: Path, *, calendars: Sequence[Path]) -> None:
         self._directory = directory

@@ -1,7 +1,7 @@
 """Puts a backup back: verified before anything is touched, made ready beside, put in place in one step, verified again.
 
-What is in place before is kept aside. What the ledger had beyond the backup is lost to it, and said: then the autopilot
-is paused, and what happened until now is history, so that nothing is done twice on what it cannot know.
+What is in place before is kept aside. What the ledger had beyond the backup is lost to it, and reported: then the
+autopilot is paused, and what happened until now is history, so that nothing is done twice on what it cannot know.
 """
 
 import re
@@ -173,7 +173,7 @@ def _staging_in(state: Path) -> Iterator[Path]:
         with TemporaryDirectory(dir=state, prefix=_STAGING) as staging:
             yield Path(staging)
     except OSError as problem:
-        raise BackupError(f"the ledger cannot be put back: {problem}; do it again when that is mended") from problem
+        raise BackupError(f"the ledger cannot be put back: {problem}; do it again when that is repaired") from problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

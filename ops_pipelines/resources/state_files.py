@@ -1,7 +1,7 @@
 """Small state beside the ledger, one file each in the state directory: the pause, and what is remembered of jobs.
 
 The pause stops new actions while its file is there. For the day on which the ledger, cluster.yaml or policy.yaml cannot
-be used: written without any of them, and read before every act. Whatever stands under its name means paused, an empty
+be used: written without any of them, and read before every act. Whatever is under its name means paused, an empty
 or half-written file too: only no file means that nobody paused in this way. Made by hand it counts the same: `touch
 STATE/PAUSE`.
 
@@ -52,7 +52,7 @@ class PauseFile:
             return None
         except OSError as problem:
             why = problem.strerror or type(problem).__name__
-            return _unexplained(f"whether {self.path} is there cannot be told ({why})", since=None)
+            return _unexplained(f"whether {self.path} is there cannot be known ({why})", since=None)
         since = _moment(found.st_mtime)
         if not stat.S_ISREG(found.st_mode):
             return _unexplained(f"{self.path} is there, and is no file", since=since)
@@ -209,7 +209,7 @@ class _File(Generic[T]):
         except OSError as problem:
             return None, f"{self._path.name} cannot be read: {problem.strerror or problem}; nothing of it is used"
         except (ValueError, LedgerError, RecursionError) as problem:
-            why = f"{self._path.name} is damaged and nothing of it is used ({problem}); delete it, it is learned anew"
+            why = f"{self._path.name} is damaged and nothing of it is used ({problem}); delete it, it is learned again"
             self._read = (stamp, None, why)
             return None, why
         self._read = (stamp, value, "")

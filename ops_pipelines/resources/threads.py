@@ -27,7 +27,7 @@ _CALLS = frozenset({Severity.WARNING, Severity.CRITICAL})
 
 
 def open_services(url: str, message: Message, *, cluster_name: str) -> tuple[NotifyBase, ...]:
-    """Return the service behind a URL, told of the message's thread; several for a pager, one an incident.
+    """Return the service behind a URL, which knows the message's thread; several for a pager, one an incident.
 
     Empty if Apprise does not know the URL.
     """
@@ -62,7 +62,7 @@ def is_wanted(service: NotifyBase, message: Message) -> bool:
 
 
 def body_for(service: NotifyBase, message: Message) -> str:
-    """Return the body; in mail what is new stands above it, for the subject is that of the whole thread."""
+    """Return the body; in mail what is new is above it, for the subject is that of the whole thread."""
     is_threaded_mail = isinstance(service, NotifyEmail) and message.subject
     return f"{one_line(message.title)}\n\n{message.body}" if is_threaded_mail else message.body
 
@@ -83,7 +83,7 @@ def _only_closes(message: Message) -> bool:
 
 
 def _open(url: str) -> NotifyBase | None:
-    # Without pictures: they would be fetched from elsewhere by whoever reads.
+    # Without pictures: they would be fetched from elsewhere by the reader.
     asset = AppriseAsset(app_id="ops-pipelines", app_desc="", app_url="", image_url_mask="", image_url_logo="")
     opened = Apprise.instantiate(url, asset=asset)
     return opened if isinstance(opened, NotifyBase) else None

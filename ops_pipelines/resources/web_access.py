@@ -95,7 +95,7 @@ def read_link_key(path: Path) -> bytes:
         raise PolicyError(f"{key} is no plain file. {_REMEDY}")
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise PolicyError(
-            f"{key} has mode {stat.S_IMODE(mode):04o}: whoever reads the key approves in anybody's name; "
+            f"{key} has mode {stat.S_IMODE(mode):04o}: anyone who reads the key approves in anybody's name; "
             f"`chmod 0600 {path}`, or 0640 for a group of its own"
         )
     secret = text.rstrip()

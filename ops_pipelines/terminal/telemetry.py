@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ops_pipelines.report.terminal import printable
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.resources.lake.query import Answer, TableDescription, describe_lake, query
+from ops_pipelines.resources.lake.query import QueryResult, TableDescription, describe_lake, query
 from ops_pipelines.resources.lake.retention import Retained, RetentionSettings, preview_retention, retain
 from ops_pipelines.terminal.edge import AnswerFormat
 
@@ -27,7 +27,7 @@ _SHOWN_PATH_COUNT = 20
 _BYTE_STEPS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def answer_text(answer: Answer, form: AnswerFormat, *, width: int = 120) -> str:
+def answer_text(answer: QueryResult, form: AnswerFormat, *, width: int = 120) -> str:
     """Return an answer as a table of `width` characters, as CSV with a header, or as one JSON document.
 
     Null is an empty cell, or JSON's null. In JSON, NaN and infinities are null: it has no word for them.
@@ -93,7 +93,7 @@ def _shown(paths: Sequence[str]) -> Iterable[str]:
         yield f"  and {len(paths) - _SHOWN_PATH_COUNT} more"
 
 
-def _csv(answer: Answer) -> str:
+def _csv(answer: QueryResult) -> str:
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(answer.columns)
@@ -102,7 +102,7 @@ def _csv(answer: Answer) -> str:
     return out.getvalue().removesuffix("\n")
 
 
-def _answer_table(answer: Answer) -> Table:
+def _answer_table(answer: QueryResult) -> Table:
     grid = _table()
     for name, kind in zip(answer.columns, answer.types, strict=True):
         grid.add_column(

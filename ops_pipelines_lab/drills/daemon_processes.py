@@ -109,7 +109,7 @@ def parent_of(pid: int) -> int | None:
 
 
 def find_processes(is_wanted: Callable[[Mapping[str, str]], bool]) -> dict[int, int]:
-    """Return pid -> start time of each live process whose environment is wanted, and of all their descendants.
+    """Return pid -> start time of each live process whose environment matches, and of all their descendants.
 
     Never this process or its ancestors: a reboot program would otherwise kill itself.
     """

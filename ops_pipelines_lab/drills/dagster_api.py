@@ -28,7 +28,7 @@ class Shown:
 
 
 def open_page(url: str, *, form: dict[str, str] | None = None) -> Shown:
-    """Return what stands at the address; with a form, what is answered to it. Raises ValueError off the loopback."""
+    """Return what is at the address; with a form, what is answered to it. Raises ValueError off the loopback."""
     if urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
         raise ValueError(f"{url} is not on this machine; the drills ask nobody else")
     data = None if form is None else urlencode(form).encode()
@@ -117,7 +117,7 @@ class DagsterApiError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """How one run stands."""
+    """The state of one run."""
 
     run_id: str
     status: str
@@ -142,7 +142,7 @@ class DagsterApi:
         return str(answer["backfillId"])
 
     def launch_job(self, job: str, *, partition: str | None = None) -> str:
-        """Start a job that needs nothing to be said but a partition, if it has some; return the id of its run."""
+        """Start a job that needs nothing but a partition, if it has some; return the id of its run."""
         selector = {**_REPOSITORY, "pipelineName": job}
         tags = [] if partition is None else [{"key": "dagster/partition", "value": partition}]
         params = {"selector": selector, "runConfigData": {}, "executionMetadata": {"tags": tags}}
@@ -152,7 +152,7 @@ class DagsterApi:
         return str(answer["run"]["runId"])
 
     def run_status(self, run: str) -> str:
-        """Return how a run stands, as Dagster calls it."""
+        """Return the state of a run, as Dagster calls it."""
         return str(self._ask(_RUN, {"run": run})["runOrError"].get("status", "NOT_FOUND"))
 
     def runs_of(self, backfill: str) -> tuple[RunState, ...]:

@@ -76,7 +76,7 @@ from ops_pipelines_lab.simulator.twin import Twin
 
 SEED = 7
 _PAST = timedelta(hours=2)
-"""The pretended cluster has run for so long, so that the pages of its telemetry show whole hours."""
+"""The simulated cluster has run for so long, so that the pages of its telemetry show whole hours."""
 _PAST_OF_DRILL = timedelta(seconds=SWEEP_INTERVAL_SECONDS)
 """The drill has no time for more; each trial of the sweep has saved once. It may reach into the hour before this."""
 _REFRESH_SECONDS = 0.5
@@ -86,7 +86,7 @@ _BEGIN_WITHIN_SECONDS = 150.0
 """The moments of all parts that happen side by side come within that time of the start."""
 _FAULT_EVERY_SECONDS = (25.0, 50.0)
 _NOT_PRETENDED = ("job_steps", "job_logs")
-"""Tables that the pretended cluster cannot feed: its jobs write nothing, its scheduler accounts no steps."""
+"""Tables that the simulated cluster cannot feed: its jobs write nothing, its scheduler accounts no steps."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -155,10 +155,12 @@ def _run(state: Path, *, port: int, is_once: bool, console: Console) -> int:
         console.print(f"two releases lie ready ({pages_url}/rollouts); one of them is bad. To roll them out:")
         for words in rollout_commands(str(cluster_file)):
             console.print(f"  {words}", soft_wrap=True, highlight=False, markup=False)
-        console.print(f"quotas of the morning wait for a yes ({pages_url}/quotas), and a job of science for its GPUs:")
+        console.print(
+            f"quotas of the morning wait for approval ({pages_url}/quotas), and a job of science for its GPUs:"
+        )
         for words in quota_commands(str(cluster_file)):
             console.print(f"  {words}", soft_wrap=True, highlight=False, markup=False)
-        console.print(f"what to order by when is told once the quarter's run is over ({pages_url}/capacity), or now:")
+        console.print(f"what to order by when is shown once the quarter's run is over ({pages_url}/capacity), or now:")
         for words in capacity_commands(str(cluster_file)):
             console.print(f"  {words}", soft_wrap=True, highlight=False, markup=False)
         _endless(desk, observatory)
@@ -194,7 +196,7 @@ class _Desk:
 
 
 def _drill(desk: _Desk, observatory: Observatory) -> int:
-    """Break ten things, ask for a yes, update, share out anew, and print the verdict as the last line."""
+    """Break ten things, ask for an approval, update, share out again, and print the verdict as the last line."""
     cluster, twin, stack, console = desk.cluster, desk.twin, desk.stack, desk.console
     since = cluster.clock.now()
     view = _View(desk, parts=PARTS)
@@ -213,7 +215,7 @@ def _drill(desk: _Desk, observatory: Observatory) -> int:
         open_parts = drill.run(SIDE_BY_SIDE, but_not_before=moments)
         for part in ALONE:
             if open_parts:
-                open_parts[part.letter] = ("not begun, because an earlier part did not close",)
+                open_parts[part.letter] = ("not started, because an earlier part did not close",)
                 continue
             if part is QUOTAS:
                 runs.launch(REBALANCE, partition=day_key(cluster.clock.now()))
@@ -308,7 +310,7 @@ class _CyclesSeen:
 
 
 class _Drill:
-    """The parts on their way: each is begun at its moment and looked at until its end or its time limit."""
+    """The parts on their way: each is started at its moment and looked at until its end or its time limit."""
 
     def __init__(self, desk: _Desk, view: "_View") -> None:
         self._desk = desk
@@ -336,7 +338,7 @@ class _Drill:
                     part.proceed(self._evidence(part))
                 self._view.note(part, "running" if part.letter in left else "as expected")
             if waiting and time.monotonic() > give_up_at:
-                left |= {part.letter: ("not begun: its moment did not come",) for part in waiting}
+                left |= {part.letter: ("not started: its moment did not come",) for part in waiting}
                 waiting = []
             if not waiting and set(left) <= {part.letter for part in parts if self._is_late(part)}:
                 for part in parts:
@@ -346,7 +348,7 @@ class _Drill:
             self._view.pass_time(_REFRESH_SECONDS)
 
     def differences(self, parts: Sequence[Part]) -> dict[str, tuple[str, ...]]:
-        """Return what is not yet as it must become, of the parts that were begun."""
+        """Return what is not yet as it must become, of the parts that were started."""
         found = {part.letter: part.differences(self._evidence(part)) for part in parts}
         return {letter: differences for letter, differences in found.items() if differences}
 
@@ -370,7 +372,7 @@ def _always() -> bool:
 def _endless(desk: _Desk, observatory: Observatory) -> None:
     """Break something every half minute until the user has seen enough.
 
-    What waits for hands or for a yes then gets both; whoever wants to give the yes has until then.
+    What waits for hands or for an approval then gets both; who wants to approve has until then.
     """
     chance = random.Random(SEED)
     view = _View(desk, parts=())
@@ -409,7 +411,7 @@ class _View:
             yield
 
     def note(self, part: Part, state: str) -> None:
-        """Keep how a part stands; say so in one line where there is no live picture."""
+        """Keep the state of a part; print it in one line where there is no live picture."""
         line = self._lines[part.letter]
         if line.state != state and not self._console.is_terminal:
             self._console.print(f"({part.letter}) {part.title}: {state}", soft_wrap=True, highlight=False)

@@ -1,7 +1,7 @@
 """What a part of the demo is, and what its end is judged on.
 
-The end is read from the twin (what really is so), from its journal (what it was told), from the ledger (what we wrote
-down) and from the messages; never from what we believe. Which parts there are is not here.
+The end is read from the twin (what really is so), from its journal (what it was ordered), from the ledger (what we
+wrote down) and from the messages; never from what we believe. Which parts there are is not here.
 """
 
 import json
@@ -144,7 +144,7 @@ class Evidence:
         )
 
     def message_count(self, audience: Audience, incidents: Iterable[Incident]) -> int:
-        """Return how many pages and notices of plans were sent. The notes about them are told beside, and not here."""
+        """Return how many pages and notices of plans were sent. The notes about them are counted elsewhere."""
         names = {incident.incident for incident in incidents}
         lines = self.messages.read_text().splitlines() if self.messages.exists() else []
         sent = [json.loads(line) for line in lines]
@@ -196,5 +196,5 @@ def incident_words(incidents: Iterable[Incident]) -> str:
 def job_of(evidence: Evidence) -> JobId:
     """Return the job that the fault hit; a part whose fault hit none does not ask."""
     job = evidence.injected.job
-    assert job is not None  # the part was begun on a job
+    assert job is not None  # the part was started on a job
     return job.job

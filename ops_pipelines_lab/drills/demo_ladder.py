@@ -1,7 +1,7 @@
 """The parts of the demo that climb: when a job is moved, a repair that does not help, a node that needs hands.
 
 What is broken is put into the simulated hardware, and hands are a technician's: both are outside of the program. A
-repair report is asked for, and the word that a node is mended is given, on the command line, as a person does it.
+repair report is asked for, and the word that a node is repaired is given, on the command line, as a person does it.
 """
 
 from collections.abc import Callable, Sequence

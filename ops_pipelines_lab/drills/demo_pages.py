@@ -146,7 +146,7 @@ _LIMIT_SECONDS = 180.0
 
 
 class UiRuns:
-    """Runs of jobs that need nothing to be said but a partition, each launched once."""
+    """Runs of jobs that need nothing but a partition, each launched once."""
 
     def __init__(self, api: DagsterApi) -> None:
         self._api = api

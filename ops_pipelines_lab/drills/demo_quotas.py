@@ -35,7 +35,7 @@ PERSON = "operator of the demo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class GivenApproval:
     """One link, and what came of opening it and of its form."""
 
     plan: str
@@ -50,17 +50,17 @@ def begin_asking(twin: Twin) -> Injected:
 
 
 def answer_what_waits(evidence: Evidence) -> None:
-    """Give a yes by link to each plan that waits for one, as the person who was sent the link."""
+    """Give an approval by link to each plan that waits for one, as the person who was sent the link."""
     for plan in _waiting(evidence):
         try:
             said = evidence.call(("approval-link", plan, "--person", PERSON))
         except RuntimeError:
-            continue  # It changed, or waits no more, since it was listed; the next look tells.
+            continue  # It changed, or waits no more, since it was listed; the next look shows it.
         link = next(word for word in said.split() if "/approve/" in word)
         opened = evidence.browse(link, None)
         is_approved = _yes_to(plan, _approvals(evidence)) is not None
         sent = evidence.browse(link, {CONFIRMATION: plan})
-        answer = Answer(
+        answer = GivenApproval(
             plan=plan, opened_status=opened.status, is_approved_by_opening=is_approved, form_status=sent.status
         )
         with (evidence.state / ANSWERS_FILE).open("a") as stream:
@@ -82,9 +82,9 @@ def _yes_to(plan: str | None, approvals: Sequence[Approval]) -> Approval | None:
     return next((each for each in approvals if each.plan == plan and each.link), None)
 
 
-def _answers(evidence: Evidence) -> tuple[Answer, ...]:
+def _answers(evidence: Evidence) -> tuple[GivenApproval, ...]:
     path = evidence.state / ANSWERS_FILE
-    return tuple(Answer(**json.loads(line)) for line in path.read_text().splitlines()) if path.exists() else ()
+    return tuple(GivenApproval(**json.loads(line)) for line in path.read_text().splitlines()) if path.exists() else ()
 
 
 def _reboots(evidence: Evidence) -> tuple[ActionRecord, ...]:
@@ -104,9 +104,9 @@ def _asked_first(evidence: Evidence, *, reboot_count: int) -> tuple[str, ...]:
     ]
     waiting = _waiting(evidence)
     return expect(
-        (len(reboots) >= reboot_count, f"{len(reboots)} reboots begun, {reboot_count} expected"),
-        (not waiting, f"{len(waiting)} plan(s) wait for a yes"),
-        (not unasked, f"rebooted without a yes by link: {', '.join(unasked)}"),
+        (len(reboots) >= reboot_count, f"{len(reboots)} reboots started, {reboot_count} expected"),
+        (not waiting, f"{len(waiting)} plan(s) wait for approval"),
+        (not unasked, f"rebooted without approval by link: {', '.join(unasked)}"),
         (not any(each.is_approved_by_opening for each in answers), "a link that was only opened approved its plan"),
         (
             all(each.opened_status == 200 for each in answers),
@@ -130,7 +130,7 @@ def consent_part(*, reboot_count: int) -> Part:
     """Return the part, beside parts that need so many reboots."""
     return Part(
         letter="k",
-        title="policy.yaml wants a yes before a reboot: opening the link does nothing, its form approves",
+        title="policy.yaml asks for approval before a reboot: opening the link does nothing, its form approves",
         inject=begin_asking,
         differences=partial(_asked_first, reboot_count=reboot_count),
         limit_seconds=300.0,
@@ -185,7 +185,7 @@ def _begin(twin: Twin) -> Injected:
 
 
 def _answer(evidence: Evidence) -> None:
-    """Do what is left to a person: say yes, and once the job runs, take it back."""
+    """Do what is left to a person: approve, and once the job runs, take it back."""
     record = newest_proposal(evidence)
     if record is None:
         return
@@ -213,7 +213,7 @@ def newest_proposal(evidence: Evidence) -> ProposalRecord | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
-    """What the scheduler was told, and what stood there in between."""
+    """What the scheduler was ordered, and what was set there in between."""
 
     set_at: datetime
     undone_at: datetime
@@ -243,7 +243,7 @@ def _told(evidence: Evidence) -> _Told | None:
 def _started_at(evidence: Evidence) -> datetime | None:
     """Return since when the job that waited runs; None if it does not."""
     job = evidence.injected.job
-    assert job is not None  # the part was begun on it
+    assert job is not None  # the part was started on it
     with evidence.twin.present() as world:
         present = world.controller.jobs.get(job.job)
         return present.started_at if present is not None and present.state is JobState.RUNNING else None
@@ -252,7 +252,7 @@ def _started_at(evidence: Evidence) -> datetime | None:
 def _shared_out_and_back(evidence: Evidence) -> tuple[str, ...]:
     """Return what is missing: proposed, set as proposed, the job started, nothing ended, and all as it was."""
     waited, record = evidence.injected.job, newest_proposal(evidence)
-    assert waited is not None  # the part was begun on it
+    assert waited is not None  # the part was started on it
     if record is None:
         return ("no proposal is kept",)
     told = _told(evidence)
@@ -312,7 +312,7 @@ def _changes(record: ProposalRecord) -> Iterator[str]:
 
 
 def quota_commands(cluster_file: str) -> tuple[str, ...]:
-    """Return how a person of the endless demo looks at the proposal, says yes to it, and takes that back."""
+    """Return how a person of the endless demo looks at the proposal, approves it, and rolls it back."""
     words = ("quota diff", "quota apply PROPOSAL", "quota undo PROPOSAL")
     return tuple(f"ops-pipelines {each} --cluster {cluster_file}" for each in words)
 
@@ -328,7 +328,7 @@ def day_key(now: datetime) -> str:
 def after_the_fill(now: datetime) -> Mapping[str, str]:
     """Return the jobs that run each morning or Monday on what the lake has, each with the partition to look at.
 
-    Days and weeks are the running ones: the pretended cluster has only existed for so long.
+    Days and weeks are the running ones: the simulated cluster has only existed for so long.
     """
     today: date = now.astimezone(UTC).date()
     monday = today - timedelta(days=today.weekday())

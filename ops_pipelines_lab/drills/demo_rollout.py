@@ -1,7 +1,7 @@
 """The parts of the demo that update: a good release goes over a rack, a bad one is stopped on its first nodes.
 
 Two racks stand beside the cluster that breaks, each with nodes of a model of its own: no job of the others comes there,
-and no fault but what a release brings. What a version does to a node is told to the simulated hardware alone.
+and no fault but what a release brings. What a version does to a node is known to the simulated hardware alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,7 +97,7 @@ def _say(evidence: Evidence, *words: str) -> None:
     try:
         evidence.call(words)
     except RuntimeError:
-        return  # It moved on since it was looked at, or cannot be begun yet; the next look tells.
+        return  # It moved on since it was looked at, or cannot be started yet; the next look shows it.
 
 
 def _rollout(evidence: Evidence, release: str) -> Rollout | None:
@@ -230,7 +230,7 @@ def _tell(evidence: Evidence, *, release: str) -> tuple[str, ...]:
         "once at most"
     ]
     if rollout.resumed_at is not None:
-        lines.append("the gate could not decide on so little, and said so; a person answered for it")
+        lines.append("the gate could not decide on so little, and reported so; a person answered for it")
     if rollout.stopped_because and release == BAD:
         lines.append(f"it stopped by itself: {rollout.stopped_because}")
     return tuple(lines)
@@ -252,7 +252,7 @@ GOOD_PART = Part(
 )
 BAD_PART = Part(
     letter="m",
-    title="a release that loses GPUs stops by itself on its second node, and goes back",
+    title="a release that loses GPUs stops by itself on its second node, and rolls back",
     inject=partial(_begin, letter="m", rack=BAD_RACK),
     differences=_stopped_by_itself,
     limit_seconds=_LIMIT_SECONDS,

@@ -71,7 +71,7 @@ _SLOWEST_FAILURE_HOURS = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRack:
-    """A rack that stands beside the cluster of the other parts."""
+    """A rack that is beside the cluster of the other parts."""
 
     name: str
     model: str
@@ -109,7 +109,7 @@ rollouts:
 """
 """Of policy.yaml: hours and days of a real rollout in seconds."""
 _BAD_RELEASE = f"""\
-# A kernel that nobody has seen fail yet. The wrapper stands for a site's own: see the shipped examples.
+# A kernel that nobody has seen fail yet. The wrapper is in place of a site's own: see the shipped examples.
 name: {BAD}
 about: Kernel {BAD_VERSION}, as it came from the mirror this morning.
 models: [{BAD_RACK.model}]
@@ -198,7 +198,7 @@ PAGES_DIRECTORY = "pages"
 PROPOSED_FILE = "policy.stricter.yaml"
 _KEY_BYTES = 48
 _COSTS = RestartCosts(restart_seconds=5.0, queue_seconds=4.0, no_room_queue_seconds=60.0)
-"""Jobs of the pretended cluster start at once; a requeued one waits for three seconds."""
+"""Jobs of the simulated cluster start at once; a requeued one waits for three seconds."""
 _LEFTOVERS = (
     *("ledger.sqlite*", "ledger_seen.*", "messages.jsonl*", ANSWERS_FILE, "repair-*.md", CHECKPOINTS_FILE, COSTS_FILE),
     *(LINK_KEY_FILE, PROPOSED_FILE, PAGE_NAME, QUOTA_ANSWER_FILE),

@@ -1,7 +1,7 @@
 """`make lab`: the same program on a real Slurm, watched by a real Prometheus, on loopback, in one directory.
 
 Real: scheduler, accounting, jobs, metrics server, Alertmanager, Dagster, `ops-pipelines serve`, and the PostgreSQL that
-Dagster and the ledger are kept on. Pretended: the GPUs, as the twin's exporter and kernel log show them, and the site
+Dagster and the ledger are kept on. Simulated: the GPUs, as the twin's exporter and kernel log show them, and the site
 that gets our messages. The drill breaks nodes under training jobs, and judges the end on what Slurm itself says.
 """
 

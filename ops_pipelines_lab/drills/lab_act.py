@@ -41,7 +41,7 @@ class Act(ABC):
     def __init__(self, view: LabView, name: str) -> None:
         self.view = view
         self.name = name
-        self.did = "not begun"
+        self.did = "not started"
         self.began_at: float | None = None
         self.ended_at: float | None = None
         self._job: JobId | None = None
@@ -72,7 +72,7 @@ class Act(ABC):
             raise DrillError(f"job {self.job} is not running, so {self.name} cannot be played")
         self._before, self._saved_before = before, saved_step(self.checkpoint)
         self.began_at = time.monotonic()
-        self.did = "begun, and broken off"
+        self.did = "started, and broken off"
         self.did = self._break()
         self.view.say(f"{self.name}: {self.did}")
 
@@ -144,7 +144,7 @@ class Act(ABC):
         return read_writes(log.read_text()) if log.exists() else ()
 
     def how_it_stands(self) -> str:
-        """Return the state of the act's incidents, job and node, for whoever asks why it is not over."""
+        """Return the state of the act's incidents, job and node, for those who ask why it is not over."""
         incidents = "; ".join(
             f"{each.incident} {each.state.value} ({each.note[:NOTE_LENGTH]})"
             for node in self.nodes
@@ -175,7 +175,7 @@ class Act(ABC):
         self.view.stage.twin.inject(FaultKind.GPU_FELL_OFF_BUS, self.node, gpu=3)
 
     def _write_kernel_line(self, message: str) -> None:
-        """Let the kernel of the act's node say something that its pretended hardware knows nothing of."""
+        """Let the kernel of the act's node say something that its simulated hardware knows nothing of."""
         written_at = self.view.stage.cluster.clock.now().isoformat(timespec="microseconds")
         with self.view.stage.application_log.open("a") as file:
             file.write(f"{written_at} {self.node} kernel: [ 4711.000001] {message}\n")
@@ -194,13 +194,13 @@ class Act(ABC):
         )
 
     def _plans(self, node: NodeName) -> tuple[IncidentPlan, ...]:
-        """Return the plans that were begun for a node, in order."""
+        """Return the plans that were started for a node, in order."""
         ledger = self.view.stage.cluster.ledger
         names = dict.fromkeys(record.plan for record in self.view.records_of(node) if record.plan is not None)
         return tuple(plan for name in names if (plan := ledger.plan(name)) is not None)
 
     def _notices(self, job: JobId) -> tuple[str, ...]:
-        """Return what the owner of a job was told, in order."""
+        """Return what the owner of a job was notified of, in order."""
         return tuple(
             record.action.text
             for record in self.view.records()
@@ -214,7 +214,7 @@ class Act(ABC):
         return self.view.incidents_of(node)
 
     def _await_record(self, verb: Verb) -> ActionRecord:
-        """Return the before-entry of the node's first act of this kind, as soon as it stands in the ledger."""
+        """Return the before-entry of the node's first act of this kind, as soon as it is in the ledger."""
         found: list[ActionRecord] = []
 
         def has_begun() -> bool:
@@ -227,7 +227,7 @@ class Act(ABC):
         return found[0]
 
     def _is_handed_over(self) -> bool:
-        """Return whether a person has what we could not end, and was told."""
+        """Return whether a person has what we could not end, and was notified."""
         incidents = self._incidents(self.node)
         return self._is_paged() and any(each.state is IncidentState.ESCALATED for each in incidents)
 
@@ -239,7 +239,7 @@ class Act(ABC):
 
 
 class HealedAct(Act):
-    """A fault after which the node is mended and returned, and the job goes on elsewhere."""
+    """A fault after which the node is repaired and returned, and the job continues elsewhere."""
 
     story: Sequence[Verb] = (*MOVED, Verb.REBOOT, *RETURNED)
     is_job_moved = True
@@ -292,7 +292,7 @@ def is_done(record: ActionRecord) -> bool:
 def done_verbs(records: Sequence[ActionRecord]) -> tuple[Verb, ...]:
     """Return what was done to nodes and jobs, in order; messages are people's business.
 
-    Room kept free is left out: a plan goes on without it, and whether there is any is the moment's chance.
+    Room kept free is left out: a plan continues without it, and whether there is any is the moment's chance.
     """
     return tuple(
         record.action.verb for record in records if is_done(record) and record.action.verb not in MESSAGES | SOFT

@@ -38,7 +38,7 @@ class GpuFallsOff(HealedAct):
 
 
 class ApplicationErrs(Act):
-    """Xid 31: the program's own doing. Its owner is told; nothing else."""
+    """Xid 31: the program's own doing. Its owner is notified; nothing else."""
 
     fault = "application error (Xid 31)"
 
@@ -91,7 +91,7 @@ class SilentNode(HealedAct):
         slurm.kill_node(self.node)
         self._killed_at = self.view.stage.cluster.clock.now()
         self._orphans = slurm.find_processes_of(self.node)
-        return f"slurmd of {self.node} killed; {len(self._orphans)} processes of the job go on there"
+        return f"slurmd of {self.node} killed; {len(self._orphans)} processes of the job keep running there"
 
     def demands(self) -> Iterator[Demand]:
         yield from super().demands()
@@ -102,7 +102,7 @@ class SilentNode(HealedAct):
         last_written = max((write.at_microseconds for write in first), default=0)
         yield Demand(
             is_so=bool(self._orphans) and last_written > killed_at,
-            otherwise=f"nothing of the job went on writing on {self.node}, so the fence was not put to the test",
+            otherwise=f"nothing of the job kept writing on {self.node}, so the fence was not put to the test",
         )
         off = [record for record in self.view.records_of(self.node) if record.action.verb is Verb.POWER_OFF]
         witnessed_at = [record.outcome.finished_at.timestamp() * 1e6 for record in off if record.outcome is not None]
@@ -159,16 +159,16 @@ class ForeignDrainBefore(Act):
         after = self.view.job(self.job)
         yield Demand(
             is_so=after is not None and after.state is JobState.RUNNING and self.node not in after.nodes,
-            otherwise=f"job {self.job} did not go on elsewhere",
+            otherwise=f"job {self.job} did not continue elsewhere",
         )
 
 
 class ForeignDrainMeanwhile(ForeignDrainBefore):
-    """An operator takes the node over while we are at it: whatever we had begun, we do not return it."""
+    """An operator takes the node over while we are at it: whatever we had started, we do not return it."""
 
     fault = "foreign drain over ours, incident open"
     _reason = "OPS-18 hands off"
-    # What was begun before the operator came may have been done; never the return.
+    # What was started before the operator came may have been done; never the return.
     _forbidden = frozenset({Verb.RESUME})
 
     def _break(self) -> str:
@@ -276,7 +276,7 @@ class ControllerKilled(HealedAct):
         job = self.view.job(self.job)
         yield Demand(
             is_so=job is not None and job.state is JobState.RUNNING and not job.is_held,
-            otherwise=f"job {self.job} does not go on",
+            otherwise=f"job {self.job} does not continue",
         )
 
     def _is_drained(self) -> bool:
@@ -313,7 +313,7 @@ class AccountingDown(HealedAct):
 
 
 class WorkerKilled(HealedAct):
-    """The run worker dies between plan and act; the next run reads the ledger and goes on."""
+    """The run worker dies between plan and act; the next run reads the ledger and continues."""
 
     fault = "run worker killed between plan and act"
 
@@ -345,7 +345,7 @@ class WorkerKilled(HealedAct):
         return f"Xid 79 on {', '.join(self._broken)}; no kill came between plan and act"
 
     def _begin_with_another_job(self) -> None:
-        """Submit the job anew: one that was moved as often as policy.yaml allows is left alone."""
+        """Submit the job again: one that was moved as often as policy.yaml allows is left alone."""
         self._end_job()
         self.view.wait("the job to be gone", self._is_job_gone, limit_seconds=SOON_SECONDS)
         saved_before = saved_step(self.checkpoint)
@@ -363,7 +363,7 @@ class WorkerKilled(HealedAct):
         return job is None or job.state is JobState.CANCELLED
 
     def _await_first_step(self) -> None:
-        """Return once a run has begun the plan: a step beyond the drain has its before-entry."""
+        """Return once a run has started the plan: a step beyond the drain has its before-entry."""
 
         def has_begun() -> bool:
             return any(record.action.verb is not Verb.DRAIN for record in self.view.records_of(self.node))

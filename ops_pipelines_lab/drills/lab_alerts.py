@@ -50,7 +50,7 @@ class AlertedNode(HealedAct):
 
     def _break(self) -> str:
         now = self.view.stage.cluster.clock.now()
-        # For a node of ours that is in service: whoever looks only at the node would end it.
+        # For a node of ours that is in service: anyone who looks only at the node would end it.
         others = sorted(set(self.view.stage.slurm.node_names) - set(self.before.nodes))
         self._foreign_silence = self._alertmanager.silence_as_operator(others[-1], now=now)
         self._forged_answers = self._forge(now)
@@ -64,7 +64,7 @@ class AlertedNode(HealedAct):
             if self._was_condition and self._told_before_count >= _TOLD_COUNT:
                 self._is_broken = True
                 self._drop_gpu()
-                self.view.say(f"{self.name}: the alert was told {self._told_before_count} times; now its GPU falls off")
+                self.view.say(f"{self.name}: the alert was sent {self._told_before_count} times; now its GPU falls off")
             return
         if self._is_heard_again:
             return
@@ -92,7 +92,7 @@ class AlertedNode(HealedAct):
 
     def how_it_stands(self) -> str:
         return (
-            f"{super().how_it_stands()}; the alert was told {self._told_count()} times, condition: "
+            f"{super().how_it_stands()}; the alert was sent {self._told_count()} times, condition: "
             f"{bool(self._conditions())}, silenced: {bool(self._silenced_by)}, heard again: {self._is_heard_again}"
         )
 
@@ -107,7 +107,7 @@ class AlertedNode(HealedAct):
         known = [each.signature for each in evidence if each.node == self.node]
         yield Demand(
             is_so=known == [ALARM],
-            otherwise=f"the alert was told {self._told_before_count} times, and is {known} in the evidence, not one",
+            otherwise=f"the alert was sent {self._told_before_count} times, and is {known} in the evidence, not one",
         )
         yield Demand(
             is_so=all(each.signature != _FORGED for each in evidence), otherwise=f"a forged {_FORGED} was believed"
@@ -139,7 +139,7 @@ class AlertedNode(HealedAct):
             )
             people = self.view.stage.around.site.told_people()
             begun = [each for each in people if _tells(each, self.node)]
-            yield Demand(is_so=bool(begun), otherwise="Alertmanager told people nothing: our route swallowed the alert")
+            yield Demand(is_so=bool(begun), otherwise="Alertmanager sent people nothing: our route swallowed the alert")
 
     def _message_demands(self) -> Iterator[Demand]:
         """Demand that owner and on-call heard of it, and in one thread: that of the incident."""
@@ -182,7 +182,7 @@ class AlertedNode(HealedAct):
             after = page[-1].seq
 
     def _told_count(self) -> int:
-        """Return how often Alertmanager told people of it: as often it told us, by the same settings."""
+        """Return how often Alertmanager notified people of it: as often it notified us, by the same settings."""
         return sum(_tells(each, self.node) for each in self.view.stage.around.site.told_people())
 
     def _incident_name(self) -> str:
@@ -246,7 +246,7 @@ def find_silences(silences: Sequence[SeenSilence], *, kept: Collection[str]) -> 
 def find_unsent(notes: Sequence[KeptNote]) -> Iterator[Demand]:
     """Demand that messages were composed, and that each was taken by a channel, at once or when tried again."""
     sent = [each for each in notes if each.state is NoteState.SENT and not each.receipt.startswith(NOT_SENT)]
-    yield Demand(is_so=bool(sent), otherwise="nobody was told anything")
+    yield Demand(is_so=bool(sent), otherwise="nobody was notified of anything")
     for each in notes:
         is_well = each.state is NoteState.SENT or (each.state is NoteState.WAITING and not each.problem)
         yield Demand(

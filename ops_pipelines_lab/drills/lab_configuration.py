@@ -140,7 +140,7 @@ _PLAIN_ACTS = ("inspect", "reboot", "power_off", "power_on", "power_state")
 def prometheus_settings(
     scenario: Scenario, around: Surroundings, *, exporter_port: int, own_port: int
 ) -> Mapping[str, object]:
-    """Return prometheus.yml: every node each second, the facility, itself, and what stands around."""
+    """Return prometheus.yml: every node each second, the facility, itself, and what is around."""
     nodes = [
         {
             "targets": [f"{LOOPBACK}:{exporter_port}"],

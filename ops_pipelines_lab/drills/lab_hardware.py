@@ -1,4 +1,4 @@
-"""The pretended machines of the lab, as a program: what the fleet's commands and a tester run.
+"""The simulated machines of the lab, as a program: what the fleet's commands and a tester run.
 
 A node's slurmd and processes are the throw-away Slurm's, its GPUs and boots the twin's; here both move together.
 `python -m ops_pipelines_lab.drills.lab_hardware inspect LAB gpu003`. Exit codes: see `resources.fleet.command_fleet`.
@@ -82,7 +82,7 @@ class _Asked(socketserver.StreamRequestHandler):
         with redirect_stdout(out), redirect_stderr(err):
             try:
                 code = main(json.load(self.rfile))
-            except SystemExit as end:  # argparse's word to whoever asked for what there is not
+            except SystemExit as end:  # argparse's word to the one who asked for what there is not
                 code = end.code if isinstance(end.code, int) else 1
         answer = {"code": code, "out": out.getvalue(), "err": err.getvalue()}
         self.wfile.write(json.dumps(answer).encode())
@@ -101,7 +101,7 @@ def _serve(lab: Path) -> int:
 
 
 class _NoResultYet(Exception):
-    """The tests asked for are not over, or were never begun."""
+    """The tests asked for are not over, or were never started."""
 
 
 def _act(verb: str, lab: Path, node: NodeName, words: Sequence[str], twin: Twin, slurm: SlurmCluster) -> str:
@@ -121,7 +121,7 @@ def _act(verb: str, lab: Path, node: NodeName, words: Sequence[str], twin: Twin,
                 raise _NoResultYet
             return check_to_json(check)
         case "reboot", []:
-            fleet.inspect(node)  # Who does not answer cannot be told to reboot.
+            fleet.inspect(node)  # A node that does not answer cannot be ordered to reboot.
             # Accepted means: it will happen. The caller does not wait for a boot.
             subprocess.Popen(
                 [sys.executable, "-m", __spec__.name, "reboot_now", str(lab), node],

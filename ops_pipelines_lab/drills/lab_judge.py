@@ -33,7 +33,7 @@ _SWITCHED = {
     Verb.CHECK: Received.START_CHECK,
 }
 _REPAIRS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON})
-"""What the machines are told, and how they wrote it down."""
+"""What the machines are ordered, and how they wrote it down."""
 
 _TOLD_SECONDS = 120.0
 """Six looks at the silences, on a loaded machine."""
@@ -97,7 +97,7 @@ def _broken_at_last(title: str, look: Callable[[], Iterator[Demand]]) -> list[st
 
 def _demands_of(act: Act) -> Iterator[Demand]:
     if act.began_at is None:
-        yield Demand(is_so=False, otherwise="was not begun")
+        yield Demand(is_so=False, otherwise="was not started")
         return
     yield Demand(is_so=act.is_over, otherwise=f"is not over: {act.how_it_stands()}")
     yield from act.demands()
@@ -138,9 +138,9 @@ def _one_writer_at_a_time(view: LabView, acts: Sequence[Act]) -> Iterator[Demand
 
 
 def _nothing_twice(view: LabView, records: Sequence[ActionRecord], log: str) -> Iterator[Demand]:
-    """Each action begun once; machines and Slurm were told no oftener than the ledger says.
+    """Each action started once; machines and Slurm were ordered no oftener than the ledger says.
 
-    What provably had no effect may be sent again, once it stands in the ledger that it is.
+    What provably had no effect may be sent again, once the ledger says so.
     """
     begun = Counter(_what_is_begun(entry) for entry in view.entries() if entry.kind is EntryKind.ACTION_BEGUN)
     for what, count in begun.items():
@@ -163,7 +163,9 @@ def find_repetitions(
     received: Mapping[tuple[Verb, NodeName], int],
     log: str,
 ) -> Iterator[Demand]:
-    """Demand that machines (`received`) and slurmctld (`log`) were told as often as the records say, and no oftener."""
+    """Demand that machines (`received`) and slurmctld (`log`) were ordered as often as the records say, and no
+    oftener.
+    """
     told: Counter[tuple[Verb, str]] = Counter()
     for record in records:
         action = record.action
@@ -176,7 +178,9 @@ def find_repetitions(
         )
     for node, count in reasons_set(log).items():
         allowed = told[Verb.DRAIN, node] + told[Verb.DECLARE_DOWN, node]
-        yield Demand(is_so=count <= allowed, otherwise=f"Slurm was told {count} times why {node} is out, not {allowed}")
+        yield Demand(
+            is_so=count <= allowed, otherwise=f"Slurm was given {count} times a reason why {node} is out, not {allowed}"
+        )
     for job, count in requeues(log).items():
         allowed = told[Verb.HOLD, job]
         yield Demand(is_so=count <= allowed, otherwise=f"Slurm requeued job {job} {count} times, not {allowed}")
@@ -194,7 +198,7 @@ def find_losses(
     """Demand that every action has an outcome, and that every incident ended as it should.
 
     An action may only have failed where a person has the incident, where it was a repair and a stronger one followed,
-    or where it was to keep room free, without which a plan goes on.
+    or where it was to keep room free, without which a plan continues.
     """
     climbed = {incident.incident for incident in incidents if incident.tries}
     mended = {incident.incident for incident in incidents if incident.mended_at is not None}
@@ -259,7 +263,7 @@ def _chain_is_whole(view: LabView) -> Iterator[Demand]:
 
 
 def reasons_set(log: str) -> Counter[NodeName]:
-    """Return how often Slurm was told our reason for each node."""
+    """Return how often Slurm was given our reason for each node."""
     return Counter(
         NodeName(node) for node in re.findall(r"update_node: node (\S+) reason set to: ops_pipelines INC-", log)
     )

@@ -1,4 +1,4 @@
-"""The acts in which a repair does not help, or cannot be begun: the ladder is climbed, or a person has the node.
+"""The acts in which a repair does not help, or cannot be started: the ladder is climbed, or a person has the node.
 
 What a technician or an operator does in them (replace a part, end a job, return a node) is played by the drill.
 """
@@ -56,10 +56,10 @@ class NeverDrains(Act):
         elif self._is_mended and not self._is_returned and self._is_well():
             self._is_returned = True
             self.view.stage.slurm.return_as_operator(self.node)
-            self.view.say(f"{self.name}: mended by hand, and returned by a person")
+            self.view.say(f"{self.name}: repaired by hand, and returned by a person")
 
     def _may_ask(self, incidents: Sequence[Incident]) -> bool:
-        """Return whether the answer is not known yet, and the owner was told: then the repair is what waits."""
+        """Return whether the answer is not known yet, and the owner was notified: then the repair is what waits."""
         is_known = self.job in self._waits_for or self._ask_count >= _ASKED_AT_MOST
         return (
             not is_known
@@ -100,7 +100,7 @@ class NeverDrains(Act):
         )
         yield Demand(
             is_so=any("left running" in text for text in self._notices(self.job)),
-            otherwise=f"the owner of job {self.job} was not told that it is left running",
+            otherwise=f"the owner of job {self.job} was not notified that it is left running",
         )
         drained = next((each.begun_at for each in records if each.action.verb is Verb.DRAIN), None)
         paged = next((each.begun_at for each in records if each.action.verb is Verb.PAGE_HUMAN), None)
@@ -181,7 +181,7 @@ class TestsFailTwice(HealedAct):
         self._mend(self.node)
         self.view.command("repair", "done", incident.incident, "--note", "replaced GPU 3")
         self.view.say(
-            f"{self.name}: in the repair queue, report of {len(self._report.splitlines())} lines; mended by hand"
+            f"{self.name}: in the repair queue, report of {len(self._report.splitlines())} lines; repaired by hand"
         )
 
     def demands(self) -> Iterator[Demand]:
@@ -238,7 +238,7 @@ def _tried_in_vain(act: Act, verb: Verb) -> Demand:
 
 
 def _check_this_machine(node: NodeName) -> Sequence[str]:
-    """Run the node's own command for real, where we are; return what it tells wrongly of tools that are not here."""
+    """Run the node's own command for real, where we are; return what it reports wrongly of tools that are not here."""
     program = str(Path(sys.executable).with_name("ops-pipelines"))
     argv = [program, "node-check", "--json", "--node", node, "--limit", "30"]
     done = subprocess.run(

@@ -24,13 +24,13 @@ AGED_SECONDS = 2 * 3600
 _LEFT_AT_MOST_SECONDS = 50.0
 """Well below the limit at which a person would have the node."""
 _LEFT_ALONE_SECONDS = 8.0
-"""So long a job is seen to be left running before the drill goes on."""
+"""So long a job is seen to be left running before the drill continues."""
 _HELD_WITHIN_SECONDS = 60.0
 """From the checkpoint to the hold: some seconds, and more while a run is busy with other nodes."""
 
 
 def squeue_program(python: str, squeue: str) -> str:
-    """Return a program that stands before the real squeue: first attempts of jobs named `aged-...` began earlier."""
+    """Return a program that is before the real squeue: first attempts of jobs named `aged-...` began earlier."""
     return f"""\
 #!{python} -SE
 import json, subprocess, sys
@@ -49,7 +49,7 @@ sys.exit(done.returncode)
 
 
 class _AgedCheckpoint(HealedAct):
-    """A GPU asks for a reset when its job ends; the job could go on for days."""
+    """A GPU asks for a reset when its job ends; the job could continue for days."""
 
     options = ("--time=2-0",)
     story = (*MOVED, Verb.RESET_GPU, *RETURNED)
@@ -103,12 +103,12 @@ class YoungCheckpoint(_AgedCheckpoint):
         yield from super().demands()
         yield Demand(
             is_so=any("from its last checkpoint" in text for text in self._notices(self.job)),
-            otherwise=f"the owner was told {self._notices(self.job)}",
+            otherwise=f"the owner was notified of {self._notices(self.job)}",
         )
 
 
 class OldCheckpoint(_AgedCheckpoint):
-    """Nearly an hour would be lost, and the next checkpoint is near: the job goes on until then."""
+    """Nearly an hour would be lost, and the next checkpoint is near: the job continues until then."""
 
     fault = "reset at job end, checkpoint 55 min old"
     age_seconds = 3_300.0
@@ -150,12 +150,12 @@ class OldCheckpoint(_AgedCheckpoint):
         )
         yield Demand(
             is_so=any("after its next checkpoint" in text for text in self._notices(self.job)),
-            otherwise=f"the owner was told {self._notices(self.job)}",
+            otherwise=f"the owner was notified of {self._notices(self.job)}",
         )
 
 
 class RequeueLoop(Act):
-    """Wherever the job goes a GPU breaks: moved as often as allowed, it is left where it is, and its owner is told."""
+    """Wherever the job goes a GPU breaks: moved as often as allowed, it is left there, and its owner is notified."""
 
     fault = "a requeue loop"
 
@@ -215,7 +215,9 @@ class RequeueLoop(Act):
             told = ", ".join(verb.value for verb in verbs)
             yield Demand(is_so=verbs == story, otherwise=f"of {node} the ledger holds {told}")
         last = self._notices(self.job)[-1:]
-        yield Demand(is_so=any("moved 1 time" in text for text in last), otherwise=f"its owner was last told {last}")
+        yield Demand(
+            is_so=any("moved 1 time" in text for text in last), otherwise=f"its owner was last notified of {last}"
+        )
         reasons = [timing.reason for plan in self._plans(self.node) for timing in plan.timings]
         yield Demand(
             is_so=any("moved 1 time" in reason for reason in reasons), otherwise=f"the plan's reason is {reasons}"

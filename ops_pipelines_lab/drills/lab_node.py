@@ -1,7 +1,7 @@
 """The software of the lab's nodes, as a program: what is installed, what runs, and what a boot makes of it.
 
 A real program for real installations: `ops-pipelines node-install` runs it as a release says, and the lab's
-RebootProgram tells it of each boot. One kernel does not come up, and the node starts the one before.
+RebootProgram is called at each boot. One kernel does not come up, and the node starts the one before.
 `python -m ops_pipelines_lab.drills.lab_node versions LAB gpu003`.
 """
 
@@ -92,7 +92,7 @@ class NodeDisk:
 
 
 def _reboot_gpus(lab: Path, node: NodeName) -> None:
-    """Let the pretended GPUs of the node boot with it: their series are gone for seconds, and their boot id is new."""
+    """Let the simulated GPUs of the node boot with it: their series are gone for seconds, and their boot id is new."""
     from ops_pipelines.clock import SystemClock
     from ops_pipelines_lab.drills.lab_hardware import TWIN_DIRECTORY
     from ops_pipelines_lab.simulator.adapters import SimulatedFleet

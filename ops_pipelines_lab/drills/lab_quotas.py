@@ -77,7 +77,7 @@ def stop_half_way(program: Sequence[str], *, directory: Path, kill: Callable[[],
 
 
 def sacctmgr_program(sacctmgr: str, directory: Path) -> str:
-    """Return a program that stands before the real sacctmgr: the second order waits until the drill says go on."""
+    """Return a program that is before the real sacctmgr: the second order waits until the drill says continue."""
     marks = {mark: shlex.quote(str(directory / mark)) for mark in (_BEGUN, _REACHED, _GONE)}
     return f"""\
 #!/bin/sh
@@ -112,7 +112,7 @@ class QuotasMove(Act):
         super().__init__(view, name)
         self._demands: list[Demand] = []
         self._jobs: list[JobId] = []
-        self._step = "not begun"
+        self._step = "not started"
 
     # -- what a drill calls --
 
@@ -153,7 +153,7 @@ class QuotasMove(Act):
         old: Limits = old_limits(gpu_count)
         for account, limit in old.items():
             stage.slurm.limit_account(account, limit)
-        self._say(f"{hours} pretended hours of demand are in the lake; an operator has set {_told(old)}")
+        self._say(f"{hours} simulated hours of demand are in the lake; an operator has set {_told(old)}")
 
         self._begin_step("a job of product is held by the old limit")
         running = self._submit(PLATFORM, node_count=_RUNNING_NODES), self._submit(PRODUCT)
@@ -166,7 +166,7 @@ class QuotasMove(Act):
         self._stop_half_way(name, old=old, proposed=proposed)
         self._complete(name, proposed=proposed)
 
-        self._begin_step("the held job starts, and what runs goes on")
+        self._begin_step("the held job starts, and what runs continues")
         self._wait("the held job to start", lambda: self._run([held]))
         self._expect_same_runs(before, "once platform was lowered")
         self._expect_held(PLATFORM, "the new limit of platform")
@@ -176,7 +176,7 @@ class QuotasMove(Act):
         self._expect_same_runs(before, "once it was undone")
         self._expect_held(PRODUCT, "the old limit of product")
         return (
-            f"{name} of a pretended past: {_told(proposed)}; slurmdbd killed after the first limit, the rest applied "
+            f"{name} of a simulated past: {_told(proposed)}; slurmdbd killed after the first limit, the rest applied "
             f"again; job {held} of product started, {_RUNNING_NODES} nodes of platform ran on; undone"
         )
 

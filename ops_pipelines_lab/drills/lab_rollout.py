@@ -1,4 +1,4 @@
-"""The act of versions: a good release goes over the nodes in waves, a bad one stops by itself and goes back.
+"""The act of versions: a good release goes over the nodes in waves, a bad one stops by itself and rolls back.
 
 Jobs run all the while, an operator has a node of their own, people pause and answer, and our code server is killed.
 What must have come of it, what the judge goes by, and the jobs are `lab_rollout_judge`'s.
@@ -166,7 +166,7 @@ class VersionsMove(Act):
     def _present(self) -> Rollout:
         found = self.sight.rollouts()
         if not found:
-            raise DrillError("no rollout is under way; `rollout start` said that one is")
+            raise DrillError("no rollout is under way; `rollout start` reported that one is")
         return found[-1]
 
     def _of(self, rollout: Rollout, *, in_hand: bool) -> tuple[RolloutNode, ...]:

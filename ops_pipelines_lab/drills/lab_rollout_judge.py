@@ -35,7 +35,7 @@ _FIELDS = "JobID,JobName,State,ExitCode,ElapsedRaw"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountedJob:
-    """One attempt of a job, as sacct tells it."""
+    """One attempt of a job, as sacct reports it."""
 
     job: str
     name: str
@@ -84,7 +84,7 @@ class Work:
                 submitted.append(self._train(name, number=len(submitted) + 1, node_count=node_count))
 
     def end(self) -> None:
-        """Take back what has not begun; what runs is let be."""
+        """Take back what has not started; what runs is let be."""
         self._is_over = True
         self._ask("scancel", "--state=PENDING", f"--name={SHORT},{GANG},{SAVING}")
 
@@ -197,7 +197,7 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """The lab as whoever watches versions sees it."""
+    """The lab as who watches versions sees it."""
 
     view: LabView
     members: Sequence[NodeName]
@@ -257,7 +257,7 @@ def _good_release(sight: Sight, story: Story, good: Rollout) -> Iterator[Demand]
         yield Demand(is_so=version == GOOD_KERNEL, otherwise=f"{node} runs {version}, not {GOOD_KERNEL}")
     yield Demand(is_so=bool(story.kept_off), otherwise="the gang was never kept off a node that soaks")
     booked = _BOOKED.findall(sight.view.stage.slurm.read_controller_log())
-    yield Demand(is_so=bool(booked), otherwise="Slurm was never told of maintenance")
+    yield Demand(is_so=bool(booked), otherwise="Slurm was never notified of maintenance")
 
 
 def _bad_release(sight: Sight, bad: Rollout) -> Iterator[Demand]:
@@ -305,7 +305,7 @@ def _people(sight: Sight, story: Story, good: Rollout) -> Iterator[Demand]:
     yield Demand(is_so=bool(story.waiting_in_pause), otherwise="nobody waited while it was paused")
     yield Demand(
         is_so=not begun,
-        otherwise=f"{', '.join(each.action.target for each in begun)} was begun while the rollout was paused",
+        otherwise=f"{', '.join(each.action.target for each in begun)} was started while the rollout was paused",
     )
     yield Demand(is_so=story.was_asked, otherwise="the gate never asked")
     yield Demand(is_so=story.was_killed, otherwise="the code server was not killed")

@@ -1,4 +1,4 @@
-"""What a site has beside its cluster: a chat for our messages, people whom Alertmanager tells, alarms of its own.
+"""What a site has beside its cluster: a chat for our messages, people whom Alertmanager notifies, alarms of its own.
 
 `python -m ops_pipelines_lab.drills.lab_site --directory DIR --port N` serves until it is terminated, on 127.0.0.1 only:
 POST /messages and POST /people keep each JSON body as a line of a file, GET /metrics shows the alarms as a series.
@@ -27,7 +27,7 @@ _MOST_BYTES = 4 * 1_048_576
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteFiles:
-    """Where a site keeps what it was told, and the alarms that it raises."""
+    """Where a site keeps what it was sent, and the alarms that it raises."""
 
     directory: Path
 
@@ -40,7 +40,7 @@ class SiteFiles:
         return self.directory / "people.jsonl"
 
     def make(self) -> None:
-        """Make the files, empty: nobody was told anything."""
+        """Make the files, empty: nobody was notified of anything."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.messages.touch()
         self.people.touch()
@@ -64,7 +64,7 @@ class SiteFiles:
         return _read_lines(self.messages)
 
     def told_people(self) -> tuple[Mapping[str, object], ...]:
-        """Return what Alertmanager told people, in order: bodies of its webhook."""
+        """Return what Alertmanager sent people, in order: bodies of its webhook."""
         return _read_lines(self.people)
 
     @property

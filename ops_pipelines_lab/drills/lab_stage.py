@@ -100,7 +100,7 @@ class LabView:
         return not is_anything_open and not self.stage.cluster.ledger.conditions()
 
     def is_no_node_in_trouble(self) -> bool:
-        """Return whether no node is seen to be wrong; what is said of ourselves, as that we are late, may stay open."""
+        """Return whether no node is seen to be wrong; what concerns ourselves, as that we are late, may stay open."""
         is_any_in_trouble = any(incident.is_open and incident.nodes for incident in self.incidents())
         return not is_any_in_trouble and not self.stage.cluster.ledger.conditions()
 
@@ -169,7 +169,7 @@ class LabView:
             after = page[-1].seq
 
     def records_of(self, node: NodeName) -> tuple[ActionRecord, ...]:
-        """Return every action of the node's incidents, in the order begun."""
+        """Return every action of the node's incidents, in the order started."""
         return tuple(each for incident in self.incidents_of(node) for each in self._records(incident))
 
     def records(self) -> tuple[ActionRecord, ...]:

@@ -1,4 +1,4 @@
-"""What stands around the lab's cluster: the site, Alertmanager, and `ops-pipelines serve` with its secrets.
+"""What is around the lab's cluster: the site, Alertmanager, and `ops-pipelines serve` with its secrets.
 
 Which processes, their addresses, and what cluster.yaml and prometheus.yml say of them. Without Alertmanager's program
 the rest is there, and no alert is sent or silenced; where servers are required that is an error.
@@ -30,7 +30,7 @@ _READY_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where what stands around the cluster is found."""
+    """Where what is around the cluster is found."""
 
     serve_url: str
     alertmanager_url: str | None
@@ -94,7 +94,7 @@ class Surroundings:
         return sections
 
     def prometheus_sections(self) -> dict[str, object]:
-        """Return what prometheus.yml has beside its targets: rules, and who is told when one of them fires."""
+        """Return what prometheus.yml has beside its targets: rules, and who is notified when one of them fires."""
         if self.addresses.alertmanager_url is None:
             return {}
         target = f"{LOOPBACK}:{self._alertmanager_port}"

@@ -44,7 +44,7 @@ _NODE_STYLE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartLine:
-    """How one part of the drill stands."""
+    """The state of one part of the drill."""
 
     letter: str
     title: str

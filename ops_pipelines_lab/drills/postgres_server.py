@@ -103,7 +103,7 @@ class PostgresServer:
         self.start()
 
     def empty(self, database: str) -> None:
-        """Throw away all that is in a database, under whoever works with it."""
+        """Throw away all that is in a database, under those who work with it."""
         engine = create_engine(self.url_of("postgres"), isolation_level="AUTOCOMMIT")
         try:
             with engine.connect() as connection:

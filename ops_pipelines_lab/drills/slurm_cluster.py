@@ -149,11 +149,11 @@ class SlurmCluster:
     # -- single nodes --
 
     def kill_node(self, node: NodeName) -> None:
-        """Kill the node's slurmd and nothing else: it looks dead to Slurm while its jobs go on writing."""
+        """Kill the node's slurmd and nothing else: it looks dead to Slurm while its jobs keep writing."""
         self._daemons.kill([self._slurmd(node)])
 
     def stop_node(self, node: NodeName) -> None:
-        """End the node's slurmd in order; its jobs go on and are taken up by `start_node`."""
+        """End the node's slurmd in order; its jobs continue and are taken up by `start_node`."""
         self._daemons.stop([self._slurmd(node)])
 
     def start_node(self, node: NodeName) -> None:
@@ -163,7 +163,7 @@ class SlurmCluster:
     def power_off_node(self, node: NodeName) -> None:
         """Cut the power: slurmd and every process of a job on the node are gone when this returns.
 
-        A slurmstepd whose slurmd was killed long ago ends too: it is the one that goes on writing.
+        A slurmstepd whose slurmd was killed long ago ends too: it is the one that keeps writing.
         """
         self._slurmd_must_exist(node)
         self._is_off(node).touch()
@@ -186,7 +186,7 @@ class SlurmCluster:
         self._start_nodes([node], *(("-b",) if booted else ()))
 
     def is_powered(self, node: NodeName) -> bool:
-        """Return what the pretended power switch says: true also for a node whose slurmd was killed."""
+        """Return what the simulated power switch says: true also for a node whose slurmd was killed."""
         return not self._is_off(node).exists()
 
     def reboot_node(self, node: NodeName) -> None:
@@ -207,7 +207,7 @@ class SlurmCluster:
     # -- what all nodes share --
 
     def kill_controller(self) -> None:
-        """Kill slurmctld: what it was told in the last seconds and has not saved is lost."""
+        """Kill slurmctld: what it was sent in the last seconds and has not saved is lost."""
         self._daemons.kill(["slurmctld"])
 
     def start_controller(self) -> None:
@@ -215,7 +215,7 @@ class SlurmCluster:
         self._start_controller()
 
     def kill_accounting(self) -> None:
-        """Kill slurmdbd: the controller goes on and keeps what it would have told it."""
+        """Kill slurmdbd: the controller continues and keeps what it would have sent it."""
         self._daemons.kill(["slurmdbd"])
 
     def start_accounting(self) -> None:
@@ -279,7 +279,7 @@ class SlurmCluster:
         self._command(own_program("ops-pipelines"), "guard", "uninstall", *places)
 
     def restart_controller(self) -> None:
-        """Stop slurmctld in order and start it again; jobs go on."""
+        """Stop slurmctld in order and start it again; jobs continue."""
         self._daemons.stop(["slurmctld"])
         self._start_controller()
 

@@ -20,7 +20,7 @@ ACCOUNT_SHARES: Mapping[str, int] = {"research": 60, "product": 30, "platform": 
 """Account -> fair share; a share is a weight among its siblings."""
 GPU_TYPE = "h100"
 NODE_MARK = "OPS_PIPELINES_DRILL_NODE"
-"""Set in each slurmd's environment and inherited by its slurmstepd: tells which node a process pretends to run on."""
+"""Set in each slurmd's environment and inherited by its slurmstepd: names the node that a process claims to run on."""
 
 _CPUS_PER_SOCKET = 32
 _MEMORY_MEGABYTES = 512_000
@@ -44,7 +44,7 @@ class SlurmClusterSettings:
     is_guarded: bool = True
     """slurmctld runs the start guard, and each node has its witness. Ports: +102 + `node_count` and up."""
     on_reboot: tuple[str, ...] = ()
-    """Argument list called after a node rebooted, with the node's name appended; empty: nobody is told."""
+    """Argument list called after a node rebooted, with the node's name appended; empty: nothing is called."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.node_count <= 999:
@@ -280,7 +280,7 @@ env -u {NODE_MARK} setsid {_quoted(python)} -m ops_pipelines_lab.drills.slurm_cl
 TRAINING_SCRIPT = """\
 #!/bin/bash
 #SBATCH --open-mode=append
-# Pretended training: every node runs one rank; rank 0 counts steps and saves the count to $CHECKPOINT.
+# Simulated training: every node runs one rank; rank 0 counts steps and saves the count to $CHECKPOINT.
 # Every save is signed in $CHECKPOINT.writes. Environment: CHECKPOINT (path), STEPS, STEP_SECONDS, STEPS_PER_CHECKPOINT.
 export CHECKPOINT=${CHECKPOINT:-checkpoint.$SLURM_JOB_ID} STEPS=${STEPS:-1000000}
 export STEP_SECONDS=${STEP_SECONDS:-1} STEPS_PER_CHECKPOINT=${STEPS_PER_CHECKPOINT:-10}
@@ -305,7 +305,7 @@ rank() {
     fi
     step=$(cat "$CHECKPOINT" 2>/dev/null || echo 0)
     echo "attempt $ATTEMPT on $SLURM_JOB_NODELIST continues at step $step"
-    trap 'save; echo "attempt $ATTEMPT was told to end at step $step"; exit 143' TERM
+    trap 'save; echo "attempt $ATTEMPT was ordered to end at step $step"; exit 143' TERM
     while [ "$step" -lt "$STEPS" ]; do
         sleep "$STEP_SECONDS" &
         wait $!

@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("directory", type=Path)
     start.add_argument("--nodes", type=int, default=16)
     start.add_argument("--first-port", type=int, default=16800)
-    start.add_argument("--on-reboot", default="", help="command told of each reboot; the node's name is appended")
+    start.add_argument("--on-reboot", default="", help="command called at each reboot; the node's name is appended")
     for verb in (*_OF_CLUSTER, "environment"):
         verbs.add_parser(verb).add_argument("directory", type=Path)
     for verb in (*_OF_NODE, "power-state"):

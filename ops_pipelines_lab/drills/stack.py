@@ -56,7 +56,7 @@ def unit_command(name: str) -> tuple[str, ...]:
 def at(words: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
     """Return a command with each place put where the drill has it. Raises DocumentedStepError if it names one not.
 
-    A path is replaced wherever it stands in a word, anything else as a whole word.
+    A path is replaced wherever it is in a word, anything else as a whole word.
     """
     changed = tuple(words)
     for documented, own in places.items():
@@ -153,7 +153,7 @@ class DagsterStack:
 
     @property
     def login_words(self) -> str:
-        """How whoever started the drill may act in the web interface; nobody else on this machine knows the token."""
+        """How who started the drill may act in the web interface; nobody else on this machine knows the token."""
         return f"to act there: {self.url}/login, token {self.token}"
 
     @property
@@ -242,11 +242,11 @@ class DagsterStack:
         self._daemons.kill([name])
 
     def suspend(self, name: str) -> None:
-        """Stop one process where it stands, as a machine that is suspended; it knows nothing of it."""
+        """Stop one process where it is, as a machine that is suspended; it knows nothing of it."""
         self._signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        """Let a suspended process go on."""
+        """Let a suspended process continue."""
         self._signal(name, signal.SIGCONT)
 
     def _signal(self, name: str, number: signal.Signals) -> None:

@@ -85,7 +85,7 @@ def deaf_pause(view: LabView) -> Iterator[Demand]:
 
 
 def storm_that_goes_on(view: LabView) -> Iterator[Demand]:
-    """Break half of the nodes at once, then let one of them lose a GPU: that one is drained, and told of."""
+    """Break half of the nodes at once, then let one of them lose a GPU: that one is drained, and named."""
     stage = view.stage
     nodes = sorted(view.nodes())[:6]
     for node in nodes:
@@ -356,7 +356,7 @@ def _watched(lab: Lab, console: Console) -> Iterator[LabView]:
 
 
 def _as_the_install_page_ends(lab: Lab, console: Console) -> None:
-    """Type what docs/INSTALL.md has an operator type around the start; raise DrillError unless both say yes."""
+    """Type what docs/INSTALL.md has an operator type around the start; raise DrillError unless both approve."""
     for words in (step(INSTALL, "ops-pipelines", "check-config"), step(INSTALL, "ops-pipelines", "status", "--wait")):
         done = subprocess.run(
             [own_program(words[0]), *words[1:]],

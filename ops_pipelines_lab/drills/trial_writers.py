@@ -1,8 +1,8 @@
 """Silent nodes by the dozen: how often two copies of a job write one checkpoint when everything of ours is late.
 
 A cell is a silence limit of Slurm's, one disturbance of our own program, and with or without the start guard. In each
-round slurmd is killed on several nodes at once while the jobs there go on writing. Counted is what the write logs say.
-Bringing a lab up for a cell, and the other parts of `make trial`, are `trial`'s business.
+round slurmd is killed on several nodes at once while the jobs there keep writing. Counted is what the write logs
+say. Bringing a lab up for a cell, and the other parts of `make trial`, are `trial`'s business.
 """
 
 import os
@@ -26,14 +26,14 @@ from ops_pipelines_lab.drills.writer_watch import WRITE_LOG_SUFFIX, Write, find_
 from ops_pipelines_lab.simulator.adapters import SimulatedFleet
 
 _STOPPED_SECONDS = 300.0
-"""How long the daemon stands still: as long as a suspended machine, or a host that swaps."""
+"""How long the daemon is still: as long as a suspended machine, or a host that swaps."""
 _RESTART_SECONDS = 5.0
 """After this long a service manager starts a code server again that was killed."""
 _LEASE_SECONDS = 30.0
 """How long another process holds the lease: two of its lives."""
 _READY_SECONDS = 180.0
 _SETTLED_SECONDS = 420.0
-"""Beyond Slurm's own silence limit and the longest disturbance: by then a job goes on, or stands held."""
+"""Beyond Slurm's own silence limit and the longest disturbance: by then a job continues, or is held."""
 _GO_ON_SECONDS = 300.0
 """After the power was cut: the guard looks again, Slurm waits out the credential, the job starts."""
 _OVERLAP_SECONDS = 120.0
@@ -90,12 +90,12 @@ class CellResult:
     marked_count: int = 0
     """Jobs that stood held before Slurm gave their node up."""
     by_itself_count: int = 0
-    """Jobs that went on without anybody's help."""
+    """Jobs that continued without anybody's help."""
     overlaps_seconds: list[float] = field(default_factory=list)
     """For each job of which two copies wrote: for how long."""
     went_on_after_seconds: list[float] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    """Jobs that did not go on even after their node was without power, with how they stood."""
+    """Jobs that did not continue even after their node was without power, with their state."""
 
     def __str__(self) -> str:
         after = sorted(self.went_on_after_seconds)
@@ -103,8 +103,8 @@ class CellResult:
         longest = f", for up to {max(self.overlaps_seconds):.1f} s" if self.overlaps_seconds else ""
         return (
             f"{self.cell}: {self.silent_count} silent, {self.marked_count} marked in time, two writers "
-            f"{len(self.overlaps_seconds)} time(s){longest}; {self.by_itself_count} went on by themselves, {went_on}; "
-            f"{len(self.lost)} lost"
+            f"{len(self.overlaps_seconds)} time(s){longest}; {self.by_itself_count} continued by themselves, "
+            f"{went_on}; {len(self.lost)} lost"
         )
 
     @property
@@ -120,7 +120,7 @@ class CellResult:
 
 
 class SilentNodes:
-    """Plays one cell on a lab that stands."""
+    """Plays one cell on a running lab."""
 
     def __init__(self, view: LabView, cell: Cell, *, at_once: int) -> None:
         self._view, self._cell, self._at_once = view, cell, at_once
@@ -147,7 +147,7 @@ class SilentNodes:
         for each in left:
             self._slurm.power_off_node(each.node)
             switches.power_off(each.node)
-        self._wait(f"{len(left)} job(s) to go on", lambda: self._go_on(jobs), limit_seconds=_GO_ON_SECONDS)
+        self._wait(f"{len(left)} job(s) to continue", lambda: self._go_on(jobs), limit_seconds=_GO_ON_SECONDS)
         self._wait("the old copies to end", lambda: self._have_old_ended(jobs), limit_seconds=_OVERLAP_SECONDS)
         for each in jobs:
             self._take_stock(each)
@@ -185,7 +185,7 @@ class SilentNodes:
         return jobs
 
     def _watch(self, jobs: Sequence[_Job]) -> None:
-        """Look until each job goes on, or stands held after Slurm gave its node up; note who was marked before."""
+        """Look until each job continues, or is held after Slurm gave its node up; note who was marked before."""
         marked: set[JobId] = set()
         deadline = time.monotonic() + self._cell.slurmd_timeout_seconds + _SETTLED_SECONDS
 
@@ -233,7 +233,7 @@ class SilentNodes:
             return
         status = self._view.job(job.job)
         how = "gone" if status is None else f"{status.state.value}{', held' if status.is_held else ''}"
-        result.lost.append(f"{job.job} did not go on: {how}, {self._slurm.reason_of(job.job)}")
+        result.lost.append(f"{job.job} did not continue: {how}, {self._slurm.reason_of(job.job)}")
 
     def _wait(self, what: str, is_so: Callable[[], bool], *, limit_seconds: float) -> None:
         deadline = time.monotonic() + limit_seconds

@@ -12,7 +12,7 @@ from pathlib import Path
 from ops_pipelines_lab.drills.daemon_processes import born_at
 
 WRITE_LOG_SUFFIX = ".writes"
-"""The write log stands beside the checkpoint: one line before and one after each save."""
+"""The write log is beside the checkpoint: one line before and one after each save."""
 _LOOK_EVERY_SECONDS = 0.05
 
 
@@ -24,7 +24,7 @@ class TwoWritersError(RuntimeError):
 class Writer:
     """One process that writes a checkpoint.
 
-    The process and not the restart count tells attempts apart: a scheduler that lost its state counts one twice.
+    The process and not the restart count distinguishes attempts: a scheduler that lost its state counts one twice.
     """
 
     job: str
@@ -53,7 +53,7 @@ class Overlap:
     overlap_microseconds: int
 
     def __str__(self) -> str:
-        return f"{self.first} still wrote {self.overlap_microseconds / 1e6:.2f} s after {self.second} had begun to"
+        return f"{self.first} still wrote {self.overlap_microseconds / 1e6:.2f} s after {self.second} had started to"
 
 
 def read_writes(text: str) -> tuple[Write, ...]:
@@ -115,7 +115,7 @@ class WriterWatch:
             self._thread.join()
 
     def refuse_two_writers(self) -> None:
-        """Raise TwoWritersError if two writers were seen at any time, or if the watch itself could not go on."""
+        """Raise TwoWritersError if two writers were seen at any time, or if the watch itself could not continue."""
         if self._problem is not None:
             raise TwoWritersError(self._problem)
 
@@ -129,7 +129,7 @@ class WriterWatch:
             overlaps = find_overlaps(followed.writes)
             if overlaps:
                 self._problem = self._problem or f"two writers of {path}: {overlaps[0]}"
-            # The last to begin is the one that may write; whoever wrote before it must be gone.
+            # The last to begin is the one that may write; who wrote before it must be gone.
             *earlier, last = followed.born_at
             living = [writer for writer in earlier if _lives(writer, followed.born_at[writer])]
             if living:
@@ -154,7 +154,7 @@ class WriterWatch:
                 self.look()
             self.look()
         except (OSError, ValueError) as problem:
-            self._problem = self._problem or f"the watch for two writers cannot go on: {problem}"
+            self._problem = self._problem or f"the watch for two writers cannot continue: {problem}"
 
 
 def _lives(writer: Writer, born: int | None) -> bool:

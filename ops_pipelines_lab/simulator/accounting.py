@@ -83,7 +83,7 @@ class SimulatedAccounting:
         return self._read_pages(start=start, end=end)
 
     def read_overlapping(self, *, start: datetime, end: datetime) -> Iterator[AccountingPage]:
-        """Yield one page: what ended in the stretch, and what ran at its end, as it was then."""
+        """Yield one page: what ended in the interval, and what ran at its end, as it was then."""
         if start >= end:
             raise ValueError(f"{start} to {end} holds no time; expected the start before the end")
         return self._read_overlapping(start=start, end=end)
@@ -99,7 +99,7 @@ class SimulatedAccounting:
         with self._twin.past(end - _MOMENT) as world:
             if world.now >= start:
                 rows += [row for row in _running(world) if row.started_at is not None and row.started_at < end]
-        # An attempt that was told to end within the stretch may still run at its end.
+        # An attempt that was seen to end within the interval may still run at its end.
         unique = {(row.job, row.started_at): row for row in reversed(rows)}
         yield self._page(list(reversed(unique.values())), start=start, end=end)
 
@@ -138,7 +138,7 @@ class SimulatedAccounting:
                 over.update({(row.job, row.started_at): row for row in _finished(world)})
                 if moment in before_losses:
                     broken += _broken(world, [loss for loss in losses if loss.ended_at - _MOMENT == moment])
-        # The end of a job says more than the moment at which its last attempt was told to end.
+        # The end of a job says more than the moment at which its last attempt was seen to end.
         broken = [row for row in broken if (row.job, row.started_at) not in over]
         return sorted([*over.values(), *broken], key=lambda row: (str(row.ended_at), int(row.job)))
 

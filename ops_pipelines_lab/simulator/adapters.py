@@ -304,7 +304,7 @@ class SimulatedLogs:
     """The port `Logs` on the twin: the kernel log of all nodes as a log server would have collected it.
 
     A position is the number of the line. It is stable as long as the wall clock is not set back: the world is then
-    folded anew, and lines that nobody's command caused (boots, benign lines) may change places.
+    folded again, and lines that nobody's command caused (boots, benign lines) may change places.
     """
 
     def __init__(self, twin: Twin) -> None:

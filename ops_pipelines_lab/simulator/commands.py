@@ -1,4 +1,4 @@
-"""Which commands and faults the pretended cluster can take now, and what it answers to the others.
+"""Which commands and faults the simulated cluster can take now, and what it answers to the others.
 
 Judges only; what an accepted one does is `world`'s business. The answers are worded as a real system would.
 """

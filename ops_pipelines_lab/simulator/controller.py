@@ -52,7 +52,7 @@ _GUARD_LOOKS_EVERY = timedelta(seconds=10)
 
 
 class Controller:
-    """Nodes and jobs as the scheduler knows them. Every method is told the time and happens at once."""
+    """Nodes and jobs as the scheduler knows them. Every method is given the time and happens at once."""
 
     def __init__(self, scenario: Scenario, hardware: Hardware, *, began_at: datetime, later: Later) -> None:
         self._durations = scenario.durations
@@ -68,7 +68,7 @@ class Controller:
         self.reservations = Reservations()
         self.quotas = QuotaLimits(scenario)
         self.job_starts: Callable[[Job, datetime], None] = _nobody_listens
-        """Told of each attempt that starts."""
+        """Called at each attempt that starts."""
         self._partitions = {node.name: node.partitions for node in scenario.nodes}
         self._next_job = _FIRST_JOB
         self._has_guard = scenario.has_start_guard
@@ -145,7 +145,7 @@ class Controller:
     def fail(self, job: Job, at: datetime) -> None:
         """End a job whose program crashed: the launcher takes the other ranks down at once, where nodes answer.
 
-        As in Slurm it goes on completing while a node does not say that its processes are gone.
+        As in Slurm it keeps completing while a node does not say that its processes are gone.
         """
         begins_again = job.spec.requeues_itself
         self._record_loss(job, at, EndCause.CRASHED_AND_REQUEUED if begins_again else EndCause.APPLICATION_FAILED)
@@ -326,7 +326,7 @@ class Controller:
         self._await_unkillable(job.attempt, tuple(left), at)
 
     def _is_left(self, attempt: JobAttempt, name: NodeName) -> bool:
-        """Return whether a node has not yet said that the attempt's processes are gone."""
+        """Return whether a node has not yet reported that the attempt's processes are gone."""
         node = self._hardware.nodes[name]
         return not node.answers or attempt in node.processes
 

@@ -1,4 +1,4 @@
-"""How a fault ends and how it comes back: the course of what is broken, told with the fault itself.
+"""How a fault ends and how it comes back: the course of what is broken, stated with the fault itself.
 
 Values only. What follows from them in time is `faults`', what the node's own tests see `node_checks`'.
 """

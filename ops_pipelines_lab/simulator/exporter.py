@@ -101,7 +101,7 @@ class SimulatedMetrics:
         yield self._page(body, at)
 
     def _pages_of(self, follower: Follower, times: Sequence[datetime]) -> Iterator[Page]:
-        """Yield one page for a stretch of time: a follower only moves forward, so all nodes are in it."""
+        """Yield one page for an interval of time: a follower only moves forward, so all nodes are in it."""
 
         def readings() -> Iterator[tuple[datetime, Iterator[Reading]]]:
             for at in times:
@@ -169,7 +169,7 @@ class KernelLogFile:
     """Appends the nodes' kernel lines to a file, each exactly once, over restarts and with several writers.
 
     The file itself is the memory: its complete lines are the lines written so far, so it must not be rotated.
-    A last line torn by a killed writer is cut off and written anew.
+    A last line torn by a killed writer is cut off and written again.
     """
 
     def __init__(self, twin: Twin, path: Path) -> None:

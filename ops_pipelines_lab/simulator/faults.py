@@ -139,7 +139,7 @@ class Defects:
             self._wake(defect, sleep_count, at)
 
     def _wake(self, defect: Defect, sleep_count: int, at: datetime) -> None:
-        # Another repair since then has begun another sleep, or ended the defect.
+        # Another repair since then has started another sleep, or ended the defect.
         if defect.is_asleep and defect.sleep_count == sleep_count and defect in self.of(defect.node):
             defect.is_asleep = False
             self._show(defect, at)
@@ -213,7 +213,7 @@ class Faults:
                 self._cut_off(node, at, until=at + timedelta(seconds=entry.seconds or 0.0))
 
     def _show_again(self, defect: Defect, at: datetime) -> None:
-        """Let a defect show after a sleep; what is down or in a reset is repaired anew first."""
+        """Let a defect show after a sleep; what is down or in a reset is repaired again first."""
         node, gpu = self._hardware.nodes[defect.node], defect.gpu
         if not node.is_up or (gpu is not None and not gpu.is_visible):
             return

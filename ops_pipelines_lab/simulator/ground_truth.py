@@ -1,4 +1,4 @@
-"""What is really so in the pretended cluster: for live views, end checks and tests, never for the program under test.
+"""What is really so in the simulated cluster: for live views, end checks and tests, never for the program under test.
 
 Reads only. What the scheduler or the metrics *say* is read through the ports, in `adapters`.
 """
@@ -36,7 +36,7 @@ class JobProgress:
     step_count: int
     """Steps done, those of earlier attempts included as far as they were checkpointed."""
     checkpointed_step_count: int
-    """Steps in the newest checkpoint: where a restart would go on."""
+    """Steps in the newest checkpoint: where a restart would continue."""
     checkpointed_at: datetime | None
     restart_count: int
     writers: frozenset[JobAttempt]
@@ -204,7 +204,7 @@ def _faults(node: Node) -> list[str]:
     if node.links_down_until is not None:
         found.append("its links to the fabric are down")
     found += [
-        f"the process of job {process.attempt.job} stands still"
+        f"the process of job {process.attempt.job} makes no steps"
         for process in node.processes.values()
         if process.is_stopped
     ]

@@ -46,7 +46,7 @@ class Gpu:
     """Boards that were ever in this slot."""
     recovery_action: RecoveryAction = RecoveryAction.NONE
     last_xid: int = 0
-    """What DCGM shows: the last code, kept until the driver is loaded anew; 0 before the first.
+    """What DCGM shows: the last code, kept until the driver is loaded again; 0 before the first.
 
     Assumption: 154 counts as a code like any other. Some codes are known never to be shown (DCGM issue 235); a
     recording of a real fault with its metrics would settle it.
@@ -102,7 +102,7 @@ class Node:
     boot_count: int = 1
     """Boots that were finished."""
     boot_number: int = 1
-    """Boots that were begun."""
+    """Boots that were started."""
     cut_off_count: int = 0
     """Network partitions since the boot."""
     links_down_until: datetime | None = None
@@ -145,7 +145,7 @@ class Hardware:
         self._seed = seed
         self.gpu_model = scenario.gpu_model
         self.work_begins: Callable[[Node, JobAttempt, datetime], None] = _nobody_listens
-        """Told of each process that starts."""
+        """Called at each process that starts."""
         self.nodes = {node.name: _new_node(scenario, node, seed=seed, began_at=began_at) for node in scenario.nodes}
         self.lines: list[KernelLine] = []
 

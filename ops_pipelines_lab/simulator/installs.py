@@ -1,6 +1,6 @@
-"""Versions on pretended nodes: installations under way, what waits for a restart, and what a restart brings.
+"""Versions on simulated nodes: installations under way, what waits for a restart, and what a restart brings.
 
-Which restart happens when is `world`'s business, whether an installation can be begun `commands`', what a bad version
+Which restart happens when is `world`'s business, whether an installation can be started `commands`', what a bad version
 does `faults`'.
 """
 
@@ -29,7 +29,7 @@ class _Installation:
 
 
 class NodeInstalls:
-    """All installations that were ever begun, by node and key: what became of them lies where they were begun."""
+    """All installations that were ever started, by node and key: what became of them lies where they were started."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class NodeInstalls:
         self._installations: dict[tuple[str, str], _Installation] = {}
 
     def is_known(self, node: Node, key: str) -> bool:
-        """Return whether an installation was begun under the key, and its result was not lost with the node's disk."""
+        """Return whether an installation was started under the key, and its result not lost with the node's disk."""
         return self._find(node, key) is not None
 
     def is_busy(self, node: Node) -> bool:
@@ -65,7 +65,7 @@ class NodeInstalls:
         self._later(at + timedelta(seconds=self._scenario.durations.install_seconds), finish)
 
     def cut_short(self, node: Node, at: datetime) -> None:
-        """End what runs on a node that goes down; its BMC goes on."""
+        """End what runs on a node that goes down; its BMC continues."""
         for each in self._on(node):
             if each.state is InstallState.RUNNING and not is_by_bmc(each.command):
                 _end(each, InstallState.FAILED, "cut short: the node went down", at)
@@ -92,7 +92,7 @@ class NodeInstalls:
         return found is not None and is_by_bmc(found.command)
 
     def read(self, node: Node, key: ActionKey, *, now: datetime) -> InstallReport | None:
-        """Return how far the installation under the key is; None if none was begun under it."""
+        """Return how far the installation under the key is; None if none was started under it."""
         found = self._find(node, key)
         if found is None:
             return None

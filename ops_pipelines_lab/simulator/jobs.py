@@ -88,7 +88,7 @@ class Job:
     excluded: set[NodeName] = field(default_factory=set)
     allocation: dict[NodeName, tuple[int, ...]] = field(default_factory=dict)
     last_nodes: tuple[NodeName, ...] = ()
-    """Nodes of the last attempt, which Slurm goes on listing after its end."""
+    """Nodes of the last attempt, which Slurm keeps listing after its end."""
     """GPU indices by node; empty unless running or completing."""
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -96,17 +96,18 @@ class Job:
     slowdown_ratio: float = 0.0
     """By how much longer the steps of the present attempt take, for what its nodes run."""
     hung_at: datetime | None = None
-    """When the present attempt stopped making progress; None if it goes on. It never recovers by itself."""
+    """When the present attempt stopped making progress; None if it continues. It never recovers by itself."""
     saved_work: timedelta = timedelta(0)
     """Work in the last checkpoint of earlier attempts."""
     saved_at: datetime | None = None
     """When that checkpoint was complete."""
     waits_for: set[NodeName] = field(default_factory=set)
-    """While completing: nodes that have not yet said that the processes are gone."""
+    """While completing: nodes that have not yet reported that the processes are gone."""
     becomes: JobState = JobState.PENDING
     """While completing: the state that follows."""
     unclear: dict[JobAttempt, frozenset[NodeName]] = field(default_factory=dict)
-    """Of earlier attempts: the nodes that had not said that its processes are gone when the scheduler gave it up."""
+    """Of earlier attempts: the nodes that had not reported that its processes are gone when the scheduler gave it up.
+    """
 
     @property
     def attempt(self) -> JobAttempt:

@@ -1,4 +1,4 @@
-"""What the pretended cluster received, in order: one JSON line per entry, shared by all processes.
+"""What the simulated cluster received, in order: one JSON line per entry, shared by all processes.
 
 Appending holds an exclusive file lock and never writes a time before the last one; reading holds a shared lock,
 so no older entry can appear behind a reader's back. What an entry does to the cluster is `world`'s business.
@@ -20,7 +20,7 @@ from ops_pipelines_lab.simulator.scenario import JobSpec
 
 
 class EntryKind(Enum):
-    """What arrived: a fault of nature, a user's job, or a command of whoever runs the cluster."""
+    """What arrived: a fault of nature, a user's job, or a command of the operator."""
 
     FAULT = "fault"
     SUBMIT = "submit"
@@ -53,16 +53,16 @@ class EntryKind(Enum):
 
 
 NOT_COMMANDS = frozenset({EntryKind.FAULT, EntryKind.SUBMIT, EntryKind.CANCEL, EntryKind.REPAIR_BY_HAND})
-"""What nature, users and technicians do; all else is a command of whoever runs the cluster."""
+"""What nature, users and technicians do; all else is a command of the operator."""
 
 
 class FaultKind(Enum):
-    """What can go wrong by itself. What cures it stands for faults without a `Course`."""
+    """What can go wrong by itself. What cures it is for faults without a `Course`."""
 
     GPU_FELL_OFF_BUS = "gpu_fell_off_bus"
     """Xid 79 and 154 (node reboot required); the GPU vanishes. Cured by a reboot or a power cycle."""
     NODE_UNREACHABLE = "node_unreachable"
-    """The node stops answering; its processes go on. Cured by a power cycle."""
+    """The node stops answering; its processes continue. Cured by a power cycle."""
     APPLICATION_XID31 = "application_xid31"
     """A program reads where it must not: Xid 31, and its job fails. Nothing is wrong with the node."""
     UNCORRECTABLE_ECC = "uncorrectable_ecc"
@@ -72,7 +72,7 @@ class FaultKind(Enum):
     LEAF_SWITCH_DOWN = "leaf_switch_down"
     """The fabric ports of all nodes of one switch go down for a while; jobs that span nodes hang. The nodes answer."""
     NETWORK_PARTITION = "network_partition"
-    """Many nodes cannot be reached for a while; their work goes on. Ends by itself."""
+    """Many nodes cannot be reached for a while; their work continues. Ends by itself."""
     BOOT_HANGS = "boot_hangs"
     """Nothing shows until the node boots: then it does not come up. Cured by a power cycle, which is a new try."""
     HIDDEN_DEFECT = "hidden_defect"
@@ -85,7 +85,7 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOrder:
-    """Tests that a node is told to run on itself."""
+    """Tests that a node is ordered to run on itself."""
 
     key: str
     suite: str

@@ -1,7 +1,7 @@
 """What work does to a GPU: power, heat, clocks and activity, smooth in time and known at every instant.
 
 Everything is a closed form of time, so that reading changes nothing and the order of reads does not matter.
-Which work a GPU has is told by `hardware`; metric names are `metrics`' business.
+Which work a GPU has is known by `hardware`; metric names are `metrics`' business.
 """
 
 import math
@@ -142,7 +142,7 @@ SHAPES = {
 _UNEVENNESS = 0.12
 """How far traffic swings around its mean; below 1, so that no counter ever falls."""
 STEADY_LOADS = frozenset(load for load, shape in SHAPES.items() if not shape.swing_watts)
-"""Threads that wait poll, and burn the same every second: that is how a hang is told from work."""
+"""Threads that wait poll, and burn the same every second: that is how a hang is distinguished from work."""
 _WARM_UP_SECONDS = 25.0
 """Assumption: time constant of an air-cooled SXM heat sink; DCGM traces show half a minute from idle to load."""
 _INLET_CELSIUS = 27.0
@@ -173,7 +173,7 @@ class Meter:
             self.load, self.since = load, at
 
     def restart(self, at: datetime) -> None:
-        """Load the driver anew: idle, and the energy counter back at 0."""
+        """Load the driver again: idle, and the energy counter back at 0."""
         self.celsius_before = self.celsius(at)
         self.load, self.since, self.joules_before = Load.IDLE, at, 0.0
         self.seconds_before.clear()

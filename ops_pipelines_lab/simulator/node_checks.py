@@ -21,7 +21,7 @@ from ops_pipelines_lab.simulator.scenario import Scenario
 
 
 def inspect(hardware: Hardware, node: Node, *, now: datetime) -> NodeInspection:
-    """Return what a node that answers tells of its boot and of the GPUs that its driver lists."""
+    """Return what a node that answers reports of its boot and of the GPUs that its driver lists."""
     visible = [gpu for gpu in node.gpus if gpu.is_visible]
     failures = []
     if len(visible) < len(node.gpus):
@@ -212,7 +212,7 @@ class NodeChecks:
             )
 
     def read(self, node: Node, key: ActionKey) -> NodeCheck | None:
-        """Return what lies on the node under the key; None while it runs, or if nothing was begun since the image."""
+        """Return what lies on the node under the key; None while it runs, or if nothing was started since the image."""
         run = self._runs.get((node.name, key))
         return None if run is None or run.image_number != node.image_number else run.found
 

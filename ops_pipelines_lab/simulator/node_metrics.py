@@ -52,7 +52,7 @@ def joined(*labels: str) -> str:
 def write(readings: Iterable[Reading], *, at: datetime | None = None) -> bytes:
     """Return the readings as text, one block per metric, in the order of their first appearance.
 
-    With `at` each sample carries that time in milliseconds, which exporters leave to whoever scrapes them.
+    With `at` each sample carries that time in milliseconds, which exporters leave to who scrapes them.
     """
     end = "\n" if at is None else f" {round(at.timestamp() * 1000)}\n"
     blocks: dict[str, list[str]] = {}
@@ -422,10 +422,10 @@ def job_readings(node: Node, jobs: list[Job], *, at: datetime, own: str = "") ->
 def _training(job: Job, at: datetime, own: str) -> Iterator[Reading]:
     labels = joined(own, f'job_id="{job.job}",job_name="{job.spec.name}",user="{job.spec.user}"')
     work_seconds = job.fresh_work(at).total_seconds()
-    # As with `_SLOWED_BY`: a slow step shows in what the job says of itself, its work goes on at its own pace.
+    # As with `_SLOWED_BY`: a slow step shows in what the job says of itself, its work continues at its own pace.
     whole_seconds = job.spec.step_seconds * _SLOWED_BY.get(job.load, 1.0) * (1 + job.slowdown_ratio)
     step_seconds = whole_seconds * (1 + 0.03 * _wave(job, at))
-    # A hung rank goes on saying how long its last step took, but no further token is trained on.
+    # A hung rank keeps saying how long its last step took, but no further token is trained on.
     rate = 0.0 if job.hung_at is not None else _TOKENS_PER_GPU_SECOND * job.gpu_count
     yield _STEP_SECONDS, labels, step_seconds
     yield _TOKENS, labels, rate * job.spec.step_seconds / step_seconds

@@ -36,7 +36,7 @@ class TeamHabit:
     quota: int
     """What it was let run in this past."""
     base: float
-    """GPUs wanted on a night."""
+    """GPUs in demand at night."""
     by_day: float
     """So many more in the middle of a working day."""
     on_weekends_ratio: float = 0.4
@@ -144,18 +144,18 @@ class TeamYear:
 
     team: str
     year_ago_ratio: float = 1.0
-    """What it wanted a year before the last weeks over what it wants in them; in between a straight line."""
+    """Its demand a year before the last weeks over its demand in them; in between a straight line."""
     by_month: Mapping[int, float] = field(default_factory=dict)
     """In these months so much more or less; in others as the year has it."""
     launch_days_before: int | None = None
     """On this day before the last it launched something; None: it did not."""
     before_launch_ratio: float = 1.0
-    """Of what it wanted after the launch, so much was wanted before."""
+    """Of its demand after the launch, so much was there before."""
     began_days_before: int | None = None
     """It did not exist before; None: it always did."""
 
     def ratio_on(self, day: date, *, last: date) -> float:
-        """Return what it wanted on a day over what it wants in the last weeks; 0 before it began."""
+        """Return its demand on a day over its demand in the last weeks; 0 before it began."""
         back = (last - day).days
         if self.began_days_before is not None and back > self.began_days_before:
             return 0.0
@@ -219,7 +219,7 @@ DEMO_YEAR = YearPlan(
     guest=TeamHabit(team="visitors", quota=16, base=0.0, by_day=2.0, on_weekends_ratio=0.0),
     installed_gpus=608,
     stores=(
-        # The size and, in the end, the room of the pretended nodes' mount.
+        # The size and, in the end, the room of the simulated nodes' mount.
         Store(name="scratch", size_bytes=4 * _PEBIBYTE, used_ratio=0.59, a_week_ratio=0.0095),
         Store(name="archive", size_bytes=8 * _PEBIBYTE, used_ratio=0.41, a_week_ratio=0.001),
     ),

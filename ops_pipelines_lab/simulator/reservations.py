@@ -1,4 +1,4 @@
-"""Reservations of the pretended scheduler: nodes on which nobody's job starts, now or at a time that was announced.
+"""Reservations of the simulated scheduler: nodes on which nobody's job starts, now or at a time that was announced.
 
 When jobs are placed is `controller`'s business, whether a reservation can be had `commands`'.
 """

@@ -1,4 +1,4 @@
-"""What the pretended cluster is made of: nodes, durations, jobs at the start, jobs that arrive later.
+"""What the simulated cluster is made of: nodes, durations, jobs at the start, jobs that arrive later.
 
 Values only. How hardware behaves is `hardware`'s business, how the scheduler does that of `workload`.
 Two ready scenarios stand at the end; any other is a plain dict given to `scenario_from_plain`.
@@ -199,7 +199,7 @@ class AccountLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One pretended cluster."""
+    """One simulated cluster."""
 
     nodes: tuple[SimulatedNode, ...]
     gpus_per_node: int = 8
@@ -213,7 +213,7 @@ class Scenario:
     absent_tests: tuple[str, ...] = ()
     """Tests that no node can run, for want of the tool."""
     is_reimaging_offered: bool = True
-    """Whether the site has a means to install a node anew."""
+    """Whether the site has a means to reimage a node."""
     versions: tuple[ComponentVersion, ...] = USUAL_VERSIONS
     """What nodes run at the beginning, and whatever the site's image brings, beside the driver."""
     controller_version: str = "25.11.2"

@@ -253,7 +253,7 @@ def storage_readings(node: Node, *, at: datetime, own: str = "") -> Iterator[Rea
         yield _BUSY_SECONDS, labels, busy / _PARALLEL_COUNT
         yield _WEIGHTED_SECONDS, labels, busy
         yield _IN_FLIGHT, labels, round(waiting * 3 * share)
-        # How the disk is comes from its life before this boot, which nothing in the pretended world changes.
+        # The state of the disk comes from its life before this boot, which nothing in the simulated world changes.
         life = 0.25 + 0.5 * work.phase
         yield (
             _DISK_TEMPERATURE,

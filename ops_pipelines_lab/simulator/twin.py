@@ -42,7 +42,7 @@ from ops_pipelines_lab.simulator.world import World
 
 
 class ImpossibleStateError(AssertionError):
-    """The pretended cluster is in a state that cannot exist. The message lists every contradiction."""
+    """The simulated cluster is in a state that cannot exist. The message lists every contradiction."""
 
 
 def check_consistency(world: World) -> None:
@@ -125,7 +125,7 @@ class Beginning:
 
 
 class Fold:
-    """The world at a time that only moves forward, unless an entry older than that time appears: then anew."""
+    """The world at a time that only moves forward, unless an entry older than that time appears: then again."""
 
     def __init__(self, beginning: Beginning, entries: list[Entry]) -> None:
         self._beginning = beginning
@@ -156,7 +156,7 @@ class Fold:
 
 
 class Twin:
-    """One process's view of the pretended cluster. Safe for threads; adapters and queries share one."""
+    """One process's view of the simulated cluster. Safe for threads; adapters and queries share one."""
 
     def __init__(self, directory: Path, beginning: Beginning, clock: Clock) -> None:
         self.scenario = beginning.scenario
@@ -346,13 +346,13 @@ class Twin:
         """Read what is new, under the lock; return now, which is never before the last entry."""
         self._entries.extend(self._journal.read_new())
         last_at = self._entries[-1].at if self._entries else self.began_at
-        # The clock may have been set back: time then stands still here, until the clock has caught up. Another process
-        # may not have been as far, and write an entry older than what was folded here: the fold then begins anew.
+        # The clock may have been set back: time is still here then, until the clock has caught up. Another process
+        # may not have been as far, and write an entry older than what was folded here: the fold then begins again.
         return max(self._clock.now(), last_at, self._present.world.now)
 
 
 class Follower:
-    """Reads the past in order, at the cost of what happened since the last read; going back begins anew.
+    """Reads the past in order, at the cost of what happened since the last read; going backwards begins again.
 
     The twin's own view of the past jumps as its users ask; a long read would drag it to and fro.
     """

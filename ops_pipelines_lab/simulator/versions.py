@@ -1,4 +1,4 @@
-"""What pretended nodes run, and what is wrong with a version: values of a scenario.
+"""What simulated nodes run, and what is wrong with a version: values of a scenario.
 
 How versions get onto nodes is `installs`' business, what a bad one does there `release_effects`'.
 """
@@ -53,7 +53,7 @@ FIRMWARE = frozenset(
         Component.PSU,
     }
 )
-"""What lies in a chip: an installation of the node anew leaves it as it is."""
+"""What lies in a chip: a reimage of the node leaves it as it is."""
 
 
 class ReleaseTrouble(Enum):
@@ -72,7 +72,7 @@ class ReleaseTrouble(Enum):
     XID_PRONE = "xid_prone"
     """Under load a GPU's own processor stops answering now and then: Xid 119, and the job is lost."""
     HANGS = "hangs"
-    """Some time after work has begun on it the node answers nobody any more."""
+    """Some time after work has started on it the node answers nobody any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from ops_pipelines_lab.simulator.scenario import Arrivals, Scenario
 
 
 class World:
-    """The pretended cluster at one moment."""
+    """The simulated cluster at one moment."""
 
     def __init__(self, scenario: Scenario, *, seed: int, began_at: datetime) -> None:
         self.scenario = scenario
@@ -54,7 +54,7 @@ class World:
         self._note_serving(None)
 
     def _let_versions_listen(self) -> None:
-        """Tell what versions do of work that begins, after what is broken was told of it."""
+        """Apply what versions do to work that begins, after what is broken knows of it."""
         breaks, bugs, effects = self.hardware.work_begins, self.controller.job_starts, self.effects
 
         def work_begins(node: Node, attempt: JobAttempt, at: datetime) -> None:
@@ -70,7 +70,7 @@ class World:
     def advance(self, until: datetime) -> None:
         """Let everything happen that is due up to and at `until`, each thing at its own time."""
         if until < self.now:
-            raise ValueError(f"the world is at {self.now.isoformat()} and cannot go back to {until.isoformat()}")
+            raise ValueError(f"the world is at {self.now.isoformat()} and cannot return to {until.isoformat()}")
         while self._due and self._due[0][0] <= until:
             at, _, happening = heapq.heappop(self._due)
             self.now = at
@@ -148,7 +148,7 @@ class World:
             case EntryKind.BOOK if entry.begins_at is not None and entry.until is not None:
                 controller.book(nodes, name=entry.reservation, begins_at=entry.begins_at, ends_at=entry.until, at=at)
             case EntryKind.SET_QUOTAS:
-                # What runs goes on, also above a limit.
+                # What runs continues, also above a limit.
                 controller.quotas.set(entry.quotas)
                 controller.start_jobs(at)
             case EntryKind.UNRESERVE:

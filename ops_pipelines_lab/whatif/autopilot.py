@@ -133,7 +133,7 @@ class Autopilot:
         self.nodes[node] = replace(self.nodes[node], state=NodeState.ALLOCATED, gpu_in_use_count=self.gpus_per_node)
 
     def drained(self) -> frozenset[NodeName]:
-        """Return the job's nodes that get no new work: a job that starts anew starts without them."""
+        """Return the job's nodes that get no new work: a job that starts again starts without them."""
         return frozenset(name for name in self.job_nodes if self.nodes[name].is_drained)
 
     def return_node(self, node: NodeName, *, now: datetime) -> None:
@@ -157,7 +157,7 @@ class Autopilot:
         )
 
     def settle_job(self, *, now: datetime) -> None:
-        """The job goes on: what was seen of it as a whole is over, and so is every hang."""
+        """The job continues: what was seen of it as a whole is over, and so is every hang."""
         self._settle(
             [name for name, each in self.conditions.items() if each.node == NO_NODE or each.signal is Signal.JOB_HUNG],
             [each for each in self.incidents.values() if not each.nodes],
@@ -181,7 +181,7 @@ class Autopilot:
             self.incidents.pop(incident.incident, None)
 
     def job(self) -> JobStatus:
-        """Return what the scheduler tells of the job; whether its processes live, it does not know."""
+        """Return what the scheduler reports of the job; whether its processes live, it does not know."""
         return JobStatus(
             job=JOB,
             state=JobState.RUNNING,

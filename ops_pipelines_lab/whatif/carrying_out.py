@@ -1,7 +1,7 @@
 """What becomes of the production code's plans in simulated time: when each act comes, and what it does to the job.
 
 Acts succeed, after as long as they were measured to take. Whether and what to do is `remediate.decide`'s, when to
-interrupt the job `remediate.timing`'s, whether somebody must say yes first `remediate.guardrails.consents`'s.
+interrupt the job `remediate.timing`'s, whether somebody must approve first `remediate.guardrails.consents`'s.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ from ops_pipelines_lab.whatif.fault_mix import Entry, Event, Trouble
 from ops_pipelines_lab.whatif.measured import Duration, Fixed, Measured, seconds_held, seconds_until_hold
 
 LOOK_AT_NAMED = Fixed(300.0)
-"""Assumption: a person who is told the part and why needs five minutes to agree."""
+"""Assumption: a person who is shown the part and why needs five minutes to agree."""
 _LOOKS_AT_MOST = timedelta(minutes=5)
 """How far apart the looks at an incident that waits become, as in `remediate.due`."""
 _NO_LIMITS = frozenset({"response", "confirmation", "empty_plan"})
@@ -64,7 +64,7 @@ class World(Protocol):
         ...
 
     def start_elsewhere(self, trouble: Trouble | None, nodes: tuple[NodeName, ...], *, held_seconds: float) -> None:
-        """Stop the job, and start it anew without these nodes after so long."""
+        """Stop the job, and start it again without these nodes after so long."""
         ...
 
 
@@ -146,7 +146,7 @@ class CarryingOut:
         verbs = {action.verb for action in plan.actions}
         is_said_only = verbs <= MESSAGES
         if self._policy.mode is Mode.OBSERVE and verbs != {Verb.PAGE_HUMAN}:
-            return  # The plan is shown, and nothing is done: nobody's job is touched, no owner is told.
+            return  # The plan is shown, and nothing is done: nobody's job is touched, no owner is notified.
         self._autopilot.begin(plan, now=self._world.now())
         if is_said_only:
             self._tell(plan)
@@ -164,7 +164,7 @@ class CarryingOut:
         if is_page:
             self._page(plan.incident)
         elif trouble is not None and trouble.recurs:
-            # The owner is told what the program did, and looks for the reason like anybody else.
+            # The owner is notified of what the program did, and looks for the reason like anybody else.
             self._world.call(trouble, self._world.search_by_hand(trouble))
 
     def _page(self, incident: IncidentId) -> None:
@@ -175,9 +175,9 @@ class CarryingOut:
             self._world.call(trouble, self._world.search_by_hand(trouble))
 
     def _act(self, plan: IncidentPlan) -> None:
-        """Drain at once, and hold the job once its run has begun, unless the job is to be left where it is."""
+        """Drain at once, and hold the job once its run has started, unless the job is to be left where it is."""
         if not self._is_acting(plan):
-            return  # A yes that comes after its incident went on by itself is void.
+            return  # An approval that comes after its incident continued by itself is void.
         for action in plan.actions:
             if action.verb is Verb.DRAIN and action.node is not None:
                 self.wrong_drain_count += self._world.holds(action.node) and not self._world.troubled(action.node)
@@ -234,5 +234,5 @@ class CarryingOut:
 
 
 def _is_about(incident: Incident, trouble: Trouble) -> bool:
-    """Return whether an incident that has just changed tells of this trouble: of its node, or of the job as a whole."""
+    """Return whether an incident that has just changed is about this trouble: of its node, or of the job as a whole."""
     return trouble.node is None or trouble.is_of_switch or not incident.nodes or trouble.node in incident.nodes

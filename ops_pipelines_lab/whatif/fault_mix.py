@@ -17,7 +17,7 @@ import numpy as np
 
 from ops_pipelines.core.identity import IncidentId, NodeName
 from ops_pipelines.core.plan import IncidentPlan
-from ops_pipelines_lab.whatif.measured import Sign, Verdict
+from ops_pipelines_lab.whatif.measured import Classification, Sign
 
 TABLE = "fault_mix.csv"
 _SUM_TOLERANCE = 1e-9
@@ -207,7 +207,7 @@ class Event(Enum):
     NOTICED = "noticed"
     """Somebody has seen for himself that the job is slow or computes garbage."""
     PERSON = "person"
-    """Whoever was called has looked."""
+    """Who was called has looked."""
     REPAIRED = "repaired"
 
 
@@ -220,7 +220,7 @@ class Trouble:
     """None of a program's own: no node is at fault."""
     fault_class: str
     """As the diagnosis was measured on; `nothing` where it shows nothing."""
-    verdict: Verdict
+    verdict: Classification
     """What the diagnosis makes of it: drawn once, for what it misses today it misses again tomorrow."""
     is_wide: bool = False
     """Whether it reaches beyond the standby nodes."""
@@ -232,7 +232,7 @@ class Trouble:
 
     @property
     def recurs(self) -> bool:
-        """Whether it troubles the job again, or goes on to, unless it is taken out."""
+        """Whether it troubles the job again, or continues to, unless it is taken out."""
         return self.strike.persists or self.strike.kind.silent is not None
 
     @property

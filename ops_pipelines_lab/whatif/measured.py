@@ -106,7 +106,7 @@ def seconds_until_hold(actions: Sequence[Action], latencies: Mapping[str, Durati
 
 
 def seconds_held(actions: Sequence[Action], latencies: Mapping[str, Duration], random: Generator) -> float:
-    """Return the seconds from a plan's first hold to its last release: the job stands all that time."""
+    """Return the seconds from a plan's first hold to its last release: the job waits all that time."""
     releases = [place for place, action in enumerate(actions) if action.verb is Verb.RELEASE]
     held = actions[_first(actions, Verb.HOLD) : releases[-1] + 1] if releases else ()
     return sum(_one(action.verb, latencies, random) for action in held)
@@ -134,7 +134,7 @@ NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Classification:
     """What the diagnosis said of one fault."""
 
     rule: str
@@ -144,7 +144,7 @@ class Verdict:
     is_culprit_named: bool
 
     @classmethod
-    def none(cls) -> "Verdict":
+    def none(cls) -> "Classification":
         """Nothing was seen."""
         return cls(rule=NOTHING, kind="", is_culprit_named=False)
 
@@ -193,9 +193,9 @@ class _Quantiles:
 class Measured:
     """The tables, ready to draw from."""
 
-    verdicts: Mapping[str, tuple[tuple[Verdict, float], ...]]
+    verdicts: Mapping[str, tuple[tuple[Classification, float], ...]]
     """Per fault class: each verdict with the sum of shares up to it; the last is 1."""
-    cases: Mapping[tuple[str, Verdict], tuple[Case, ...]]
+    cases: Mapping[tuple[str, Classification], tuple[Case, ...]]
     """Per fault class and verdict: the faults of the replayed days that came to it."""
     delays: Mapping[str, Duration]
     """Per fault class: from its onset to the incident."""
@@ -215,7 +215,7 @@ class Measured:
         seen = {sign.rule for cases in self.cases.values() for case in cases for sign in case.signs}
         return frozenset(named | seen | {rule for rule, _ in self.false_isolations}) - {NOTHING}
 
-    def case_of(self, fault: str, verdict: Verdict, random: Generator) -> Case:
+    def case_of(self, fault: str, verdict: Classification, random: Generator) -> Case:
         """Return how this came to this verdict this time; where no case is kept, its one rule after a usual delay."""
         known = self.cases.get((fault, verdict), ())
         if known:
@@ -223,10 +223,10 @@ class Measured:
         delay = self.delays[fault].draw(random) if fault in self.delays else 0.0
         return Case(seconds=delay, signs=(Sign(rule=verdict.rule, code=None, after_seconds=0.0),))
 
-    def verdict_on(self, fault: str, random: Generator) -> Verdict:
+    def verdict_on(self, fault: str, random: Generator) -> Classification:
         """Return what the diagnosis makes of a fault of this class this time."""
         if self.coverage_ratio < 1.0 and float(random.random()) >= self.coverage_ratio:
-            return Verdict.none()
+            return Classification.none()
         at = float(random.random())
         for verdict, bound in self.verdicts[fault]:
             if at < bound:
@@ -238,10 +238,10 @@ def read_measured() -> Measured:
     """Return what was measured; raise ValueError where a table is missing something that the simulation draws from."""
     names = (CONFUSION_TABLE, CASES_TABLE, DELAYS_TABLE, FALSE_ALARMS_TABLE, LATENCIES_TABLE)
     rows = {name: _rows_of(name) for name in names}
-    counted: dict[str, list[tuple[Verdict, int]]] = {}
+    counted: dict[str, list[tuple[Classification, int]]] = {}
     for row in rows[CONFUSION_TABLE]:
         counted.setdefault(row["fault"], []).append((_verdict_of(row), int(row["count"])))
-    cases: dict[tuple[str, Verdict], list[Case]] = {}
+    cases: dict[tuple[str, Classification], list[Case]] = {}
     for row in rows[CASES_TABLE]:
         signs = tuple(map(Sign.read, row["evidence"].split()))
         if signs:
@@ -270,14 +270,14 @@ def source_of(name: str) -> str:
     return f"catalogue/{name} sha256:{digest[:16]}"
 
 
-def _verdict_of(row: Mapping[str, str]) -> Verdict:
+def _verdict_of(row: Mapping[str, str]) -> Classification:
     kind, _, rule = row["taken_for"].rpartition(":")
-    return Verdict(rule=rule, kind=kind, is_culprit_named=row["culprit_named"] == "yes")
+    return Classification(rule=rule, kind=kind, is_culprit_named=row["culprit_named"] == "yes")
 
 
-def _cumulated(found: Sequence[tuple[Verdict, int]]) -> tuple[tuple[Verdict, float], ...]:
+def _cumulated(found: Sequence[tuple[Classification, int]]) -> tuple[tuple[Classification, float], ...]:
     total = sum(count for _, count in found)
-    shares: list[tuple[Verdict, float]] = []
+    shares: list[tuple[Classification, float]] = []
     so_far = 0
     for verdict, count in found:
         so_far += count

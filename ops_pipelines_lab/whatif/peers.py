@@ -1,11 +1,11 @@
 """The peers: how other ways to run a cluster meet the same faults, as published. Parameters, no decisions.
 
 A peer is a table of numbers: how fast it notices what, how often it finds and removes the part by itself, how long the
-job needs to stand again. Each number has its source; what is assumed is said. Start-up and checkpoint regime are the
+job needs to stand again. Each number has its source; what is assumed is stated. Start-up and checkpoint regime are the
 same for all, so that what differs is operations.
 
 Sources: Slurm's own defaults (KillWait, SlurmdTimeout, MaxBatchRequeue); ByteRobust (arXiv 2509.16293: 60 s to a log
-alert, 30 min NCCL timeout, 768 s to schedule anew on 16,384 GPUs, standby 10.87 times and rescheduling 2.03 times
+alert, 30 min NCCL timeout, 768 s to schedule again on 16,384 GPUs, standby 10.87 times and rescheduling 2.03 times
 faster); Minder (arXiv 2411.01791: diagnosis by hand above 30 min); NVSentinel's scale tests (15 s poll, 0.37 s cordon,
 60 s drain); Llama 3 (arXiv 2407.21783: above 90 %, three manual interventions; the rest of that row is fitted to it).
 """
@@ -167,7 +167,7 @@ def play(peer: Peer, scenario: Scenario, seed: int) -> RunResult:
 
 
 class _PeerRun:
-    """One run: the job works until it is struck, then the peer's numbers say how long it stands and why."""
+    """One run: the job works until it is struck, then the peer's numbers say how long it waits and why."""
 
     def __init__(self, peer: Peer, scenario: Scenario, seed: int) -> None:
         self._peer = peer

@@ -24,7 +24,7 @@ from ops_pipelines_lab.whatif import peers
 from ops_pipelines_lab.whatif.autopilot import EPOCH, JOB, new_autopilot, observe
 from ops_pipelines_lab.whatif.carrying_out import CarryingOut
 from ops_pipelines_lab.whatif.fault_mix import Entry, Event, Group, Scenario, Silent, Strike, Trouble, strikes
-from ops_pipelines_lab.whatif.measured import NOTHING, Duration, Exponential, Fixed, Measured, Sign, Verdict
+from ops_pipelines_lab.whatif.measured import NOTHING, Classification, Duration, Exponential, Fixed, Measured, Sign
 from ops_pipelines_lab.whatif.training import Cause, RunResult, Training, Wait, WorkClock, best_regime, result_of
 
 
@@ -88,7 +88,7 @@ _NODE_GIVEN_UP = Fixed(300.0)
 _CORRUPTION_NOTICED, _SLOWNESS_NOTICED = Fixed(3600.0), Fixed(4 * 3600.0)
 """Assumption, as the peers': until somebody looks at the curves."""
 _PASSED = Fixed(3600.0)
-"""Assumption: what did not come again within an hour of the restart is cleared by whoever reads the list."""
+"""Assumption: what did not come again within an hour of the restart is cleared by the reader of the list."""
 _RESTARTS_BY_LAUNCHER = 2
 """So often the launcher starts a job that fails again from the same cause, then it leaves it to people: as often as the
 yardstick lets its `ours_target` try."""
@@ -201,7 +201,7 @@ class _Run:
         return peers.FIND_HANG_BY_HAND if is_hard else peers.FIND_BY_HAND
 
     def start_elsewhere(self, trouble: Trouble | None, nodes: tuple[NodeName, ...], *, held_seconds: float) -> None:
-        """The job is stopped, if it worked, and starts anew without these nodes and without whatever is drained."""
+        """The job is stopped, if it worked, and starts again without these nodes and without whatever is drained."""
         others = [(node,) for node in sorted(self._autopilot.drained() - set(nodes))]
         self._send_away([nodes, *others])
         self._job.crash([Wait(Cause.LOCALISE, held_seconds), *self._start(trouble)])
@@ -229,7 +229,7 @@ class _Run:
             strike=strike,
             node=None if kind.group is Group.SOFTWARE else self._pool.at(strike.seat),
             fault_class=fault,
-            verdict=Verdict.none() if fault == NOTHING else self._measured.verdict_on(fault, self._random),
+            verdict=Classification.none() if fault == NOTHING else self._measured.verdict_on(fault, self._random),
             is_wide=kind.group is Group.NETWORK and self._random.random() < self._scenario.wide_network_ratio,
         )
         self._troubles.append(trouble)
@@ -298,7 +298,7 @@ class _Run:
                 told = tuple(each for each in signs if not after or not self._is_of_standing(each, trouble))
                 self.enter(case.seconds + after, Event.EVIDENCE, trouble=trouble, signs=told, nodes=where)
         if trouble.strike.kind.ends_node and trouble.node is not None and verdict.rule != _UNREACHABLE.rule:
-            # A node that is dead falls silent, whatever was said of it before.
+            # A node that is dead falls silent, whatever was stated of it before.
             silent = self._draw(self._measured.delays["node_down"])
             self.enter(silent, Event.EVIDENCE, trouble=trouble, signs=(_UNREACHABLE,), nodes=(trouble.node,))
 
@@ -363,7 +363,7 @@ class _Run:
                 self._acts.go_on(entry)
 
     def _launch(self, trouble: Trouble) -> None:
-        """The job goes back into the queue: a node that is dead, or was drained meanwhile, is not given to it again."""
+        """The job returns to the queue: a node that is dead, or was drained meanwhile, is not given to it again."""
         kind = trouble.strike.kind
         dead = (trouble.node,) if kind.ends_node and trouble.node is not None else ()
         self.start_elsewhere(trouble, dead, held_seconds=0.0)

@@ -18,7 +18,7 @@ from ops_pipelines_lab.whatif.training import RunResult, Summary, summarise
 
 FIRST_SEED = 1000
 Progress = Callable[[int, int], None]
-"""Told of runs done, and of runs in all."""
+"""Called with the runs done, and the runs in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,9 @@ from enum import Enum
 from types import MappingProxyType
 
 BLOCK_SECONDS = 0.59
-"""The training stands for so long at each checkpoint (ByteCheckpoint, 405B on 8,960 GPUs)."""
+"""The training waits so long at each checkpoint (ByteCheckpoint, 405B on 8,960 GPUs)."""
 SAVE_SECONDS = 51.06
-"""Until it is durable; work goes on meanwhile (the same source)."""
+"""Until it is durable; work continues meanwhile (the same source)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ _NEARLY_OVER = 1e-9
 
 @dataclass(slots=True)
 class Wait:
-    """One thing that the job stands for; without an end of its own `seconds` is infinite."""
+    """One thing that the job waits for; without an end of its own `seconds` is infinite."""
 
     cause: Cause
     seconds: float
@@ -164,7 +164,7 @@ class Training:
     interruption_count: int = 0
     """How often it was stopped while it worked."""
     stop_count: int = 0
-    """How often it was stopped, or stopped anew while it stood: what was to follow an earlier stop is void."""
+    """How often it was stopped, or stopped again while it stood: what was to follow an earlier stop is void."""
     _saved_at: float = 0.0
     _corrupt_since: float | None = None
 
@@ -201,7 +201,7 @@ class Training:
         return self.is_running()
 
     def crash(self, waits: Iterable[Wait]) -> None:
-        """It dies, if it worked: what was not saved is lost. Then it stands for `waits`, whatever it stood for."""
+        """It dies, if it worked: what was not saved is lost. Then it goes through `waits`, whatever it waited for."""
         if self.is_running():
             self._saved_at = self.saved_at
             self.clock.die()

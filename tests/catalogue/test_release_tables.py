@@ -168,7 +168,7 @@ def test_tables_that_contradict_themselves_are_told(tables: CompatibilityTables,
     ("name", "found", "given", "fault"),
     [
         ("node_models.csv", "hgx-a100,nvswitch", "hgx-a100,switches", "traits is 'switches'; expected one of nvswitch"),
-        ("node_models.csv", "hgx-a100,nvswitch", "dgx-a100,nvswitch", "dgx-a100 stands there twice"),
+        ("node_models.csv", "hgx-a100,nvswitch", "dgx-a100,nvswitch", "dgx-a100 is there twice"),
         ("node_models.csv", "hgx-a100,nvswitch", ",nvswitch", "name is empty"),
         ("driver_cuda.csv", "11,450.80.02,family", "11,450.80.02,line", "kind is 'line'; expected family or toolkit"),
         ("driver_cuda.csv", "11,450.80.02", "eleven,450.80.02", "cuda is 'eleven'"),

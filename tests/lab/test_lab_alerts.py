@@ -97,7 +97,7 @@ def test_message_may_wait_for_its_time_and_not_for_a_channel(state: NoteState, p
 def test_drill_in_which_nobody_was_told_anything_proves_nothing() -> None:
     settled = replace(SENT, receipt=f"{NOT_SENT}it was settled before")
 
-    assert unmet(find_unsent([])) == unmet(find_unsent([settled])) == ["nobody was told anything"]
+    assert unmet(find_unsent([])) == unmet(find_unsent([settled])) == ["nobody was notified of anything"]
 
 
 def unmet(demands: Iterable[Demand]) -> list[str]:

@@ -88,7 +88,7 @@ def test_second_reboot_is_found_in_the_machines_own_journal() -> None:
 
 def test_second_drain_and_second_requeue_are_found_in_slurms_log() -> None:
     assert unmet(find_repetitions(MOVED, resent={}, received=ONE_REBOOT, log=DRAINED_AND_MOVED * 2)) == [
-        "Slurm was told 2 times why gpu001 is out, not 1",
+        "Slurm was given 2 times a reason why gpu001 is out, not 1",
         "Slurm requeued job 1 2 times, not 1",
     ]
 

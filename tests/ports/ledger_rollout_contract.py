@@ -337,7 +337,7 @@ class LedgerRolloutContract:
         if state is RolloutState.RUNNING:
             change(ledger, None, begun(one))
         else:
-            with pytest.raises(LedgerConflict, match=f"ROLL-0001 is {state.value} by now: gpu001 is not begun"):
+            with pytest.raises(LedgerConflict, match=f"ROLL-0001 is {state.value} by now: gpu001 is not started"):
                 change(ledger, None, begun(one))
 
         assert (ledger.rollout_nodes(opened.rollout)[0] == begun(one)) is (state is RolloutState.RUNNING)

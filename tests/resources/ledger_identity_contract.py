@@ -96,7 +96,7 @@ class LedgerIdentityContract:
         assert isinstance(refusal, Refusal)
         assert refusal.guardrail == "ledger"
         assert isinstance(told, Begun)
-        with pytest.raises(LedgerError, match="Nothing is begun"):
+        with pytest.raises(LedgerError, match="Nothing is started"):
             take_in(ledger, observation("new", at=LATER))
         (news,) = ledger.untold_news()
         assert news.is_refusal

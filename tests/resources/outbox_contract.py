@@ -64,7 +64,7 @@ class OutboxContract:
     def test_cursor_moves_with_the_notes_or_neither_does(self, ledger: SqlLedger) -> None:
         hand_in(ledger, note())
 
-        with pytest.raises(LedgerConflict, match="somebody else told in between"):
+        with pytest.raises(LedgerConflict, match="somebody else notified in between"):
             hand_in(ledger, note("INC-0002/owner/b"), after=None, cursor="7")
 
         assert ledger.cursor(SOURCE) == "1"
@@ -129,7 +129,7 @@ class OutboxContract:
         assert ledger.count_notes() == {NoteState.WAITING: 1, NoteState.SENT: 0, NoteState.UNDELIVERABLE: 1}
 
     def test_delivery_of_what_was_never_begun_is_an_error(self, ledger: SqlLedger) -> None:
-        with pytest.raises(LedgerError, match="never begun"):
+        with pytest.raises(LedgerError, match="never started"):
             ledger.mark_delivered("MSG-9", receipt="", now=NOW)
 
     def test_only_what_was_sent_long_ago_is_forgotten(self, ledger: SqlLedger) -> None:

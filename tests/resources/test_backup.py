@@ -240,7 +240,7 @@ def test_path_that_leads_out_is_refused(site: Site, path: str) -> None:
     policy["path"] = path
     manifest.write_text(json.dumps(said))
 
-    with pytest.raises(BackupError, match="stands below it, without"):
+    with pytest.raises(BackupError, match="is below it, without"):
         verify_backup(backup)
 
 

@@ -145,7 +145,7 @@ def test_a_file_that_states_nothing_states_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n"])
 def test_an_empty_file_is_refused_as_it_may_be_half_written(tmp_path: Path, text: str) -> None:
-    assert faults_of(tmp_path, text) == ["line 1: nothing stands in it; write {} if nothing is to be stated"]
+    assert faults_of(tmp_path, text) == ["line 1: nothing is in it; write {} if nothing is to be stated"]
 
 
 def days_listed(count: int) -> str:
@@ -275,12 +275,12 @@ holidays: [2026-13-45, 2026-12-25, 2026-12-25]
         (sku("support_per_month: 5.00"), "support_per_month: found 5.0"),
         (sku("gpu_type: H100"), "gpu_type: found 'H100'; expected lower case"),
         ('skus: [{sku: n}]', "skus[0].node_price: this key is missing"),
-        (f"skus: [{{{SKU}}}, {{{SKU}}}]", "skus[1].sku: n stands there twice; keep one"),
+        (f"skus: [{{{SKU}}}, {{{SKU}}}]", "skus[1].sku: n is there twice; keep one"),
         ("skus: [[1]]", "skus[0]: found [1]"),
         ("skus: {a: 1}", "skus: found {'a': 1}"),
         ("sku: []", "sku: unknown key; did you mean skus?"),
         ("skus: [{sku: [a]}]\narrivals: [{sku: b, nodes: 1, on: 2027-01-01}]", "there is no SKU b"),
-        ("arrivals: [{sku: b, nodes: 1, on: 2027-01-01}]", "there is no SKU b; expected one that stands under `skus`"),
+        ("arrivals: [{sku: b, nodes: 1, on: 2027-01-01}]", "there is no SKU b; expected one that is under `skus`"),
         (f"skus: [{{{SKU}}}]\narrivals: [{{sku: n, nodes: 0, on: 2027-01-01}}]", "nodes: found 0"),
         (f"skus: [{{{SKU}}}]\narrivals: [{{sku: n, nodes: 1, on: '2027-01-01'}}]", "expected a day without quotes"),
         (f"skus: [{{{SKU}}}]\narrivals: [{{sku: n, nodes: 1, on: 2027-01-01, probability: 0}}]", "found 0; input"),
@@ -288,11 +288,11 @@ holidays: [2026-13-45, 2026-12-25, 2026-12-25]
         ("retirements: [{nodes: 'gpu001,gpu001', on: 2028-01-01}]", "gpu001 retires already, on 2028-01-01"),
         ("expansions: [{resource: disks, names: [a], step: 1, step_price: '1'}]", "resource: found 'disks'"),
         ("expansions: [{resource: storage_bytes, names: [], step: 1, step_price: '1'}]", "names: found []"),
-        ("expansions: [{resource: storage_bytes, names: [a, a], step: 1, step_price: '1'}]", "'a' is enlarged stands"),
+        ("expansions: [{resource: storage_bytes, names: [a, a], step: 1, step_price: '1'}]", "'a' is enlarged is"),
         (
             "expansions: [{resource: cooling_watts, names: [a], step: 1, step_price: '1'}, "
             "{resource: cooling_watts, names: [b, a], step: 1, step_price: '1'}]",
-            "expansions[1].names[1]: how 'a' is enlarged stands on line 1 already",
+            "expansions[1].names[1]: how 'a' is enlarged is stated on line 1 already",
         ),
         ("expansions: [{resource: storage_bytes, names: [a], step: 0, step_price: '1'}]", "step: found 0"),
         ("expansions: [{resource: rack_watts, names: [r9], step: 1, step_price: '1'}]", "no 'r9' in its racks"),

@@ -169,7 +169,7 @@ def test_means_of_a_step_follow_one_another_each_when_it_is_asked_for(site: Site
 
     assert running.state is InstallState.RUNNING
     assert [(each.state, each.said) for each in waiting] == [
-        (InstallState.WAITING, "driver; by redfish it goes on"),
+        (InstallState.WAITING, "driver; by redfish it continues"),
         (InstallState.WAITING, "by redfish nothing is started yet"),
     ]
     assert before == {}

@@ -517,7 +517,7 @@ def test_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
         pytest.param("name: test", "name: a b", r"line 2: name: found 'a b'", id="name with a space"),
         pytest.param('"gpu[001-002]"', '"gpu[001-002"', r"racks\[0\].nodes: .* is not a host list", id="bracket"),
         pytest.param('"gpu[001-002]"', '"gpu;reboot"', r"is not a node name", id="hostile name"),
-        pytest.param('"gpu[001-002]"', '"gpu1,gpu1"', r"gpu1 already stands in r1", id="node twice"),
+        pytest.param('"gpu[001-002]"', '"gpu1,gpu1"', r"gpu1 is already in r1", id="node twice"),
         pytest.param('"gpu[001-002]"}', '"a"}, {name: r1, nodes: b}', r"rack r1 is listed twice", id="rack twice"),
         pytest.param('nodes: "gpu[001-002]"', 'node: "x"', r"racks\[0\].node: unknown key", id="rack key"),
         pytest.param("racks: [{", "racks: [] #", r"racks: found \[\]", id="no rack: empty never means all"),

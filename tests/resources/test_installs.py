@@ -39,7 +39,7 @@ def test_back_a_node_gets_the_words_and_the_artifact_of_the_version_that_it_had(
     ("given", "said"),
     [
         pytest.param(order(), "names no change", id="nothing"),
-        pytest.param(replace(order(change()), versions={}), "to which version is not told", id="no version"),
+        pytest.param(replace(order(change()), versions={}), "to which version is not stated", id="no version"),
         pytest.param(order(change(), version="$(id)"), "is no version", id="a version that a node made up"),
         pytest.param(order(change("x", "{artifact}")), "no artifact of 580.126.20", id="no artifact"),
         pytest.param(

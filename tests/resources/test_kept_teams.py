@@ -29,7 +29,7 @@ def test_a_broken_file_leaves_what_was_said_before_and_says_so_until_it_is_mende
     path.write_text(BROKEN, encoding="utf-8")
     found, trouble = guarantee(path, kept)
     assert found == 128.0
-    assert trouble.startswith("teams.yaml cannot be used as it stands")
+    assert trouble.startswith("teams.yaml cannot be used as it is")
     assert str(tmp_path) not in trouble
     path.unlink()
     assert guarantee(path, kept)[0] == 128.0

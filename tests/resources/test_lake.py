@@ -321,7 +321,7 @@ def test_a_disk_that_takes_no_more_leaves_the_old_rows_and_no_temporary(
 
 def test_no_right_and_a_file_in_the_way_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lake").write_text("a file")
-    with pytest.raises(LakeError, match="a file stands where a directory must be"):
+    with pytest.raises(LakeError, match="a file is where a directory must be"):
         ParquetLake(tmp_path / "lake").add(TABLE, table(gpu("a", 0)))
 
     def refuse(*_: object, **__: object) -> None:

@@ -120,7 +120,7 @@ def test_an_hour_that_is_closed_keeps_what_it_has(tmp_path: Path) -> None:
 def test_a_lake_that_cannot_be_written_fails_the_run(tmp_path: Path) -> None:
     (tmp_path / "lake").write_text("a file")
 
-    with pytest.raises(LakeError, match="a file stands where a directory must be"):
+    with pytest.raises(LakeError, match="a file is where a directory must be"):
         run(ParquetLake(tmp_path / "lake"), KEYS[0], now=FIRST + HOUR)
 
 

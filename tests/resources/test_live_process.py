@@ -117,7 +117,7 @@ def test_a_child_that_says_nothing_for_too_long_is_killed_and_started_again(
     killed = hanger.tend()
     again = hanger.tend()
 
-    why = "it said nothing for 10 s and was killed; its last words: cycle 1"
+    why = "it printed nothing for 10 s and was killed; its last words: cycle 1"
     assert patient == LiveNews(is_running=True, note="cycle 1 (9 s ago)")
     assert killed == LiveNews(is_running=False, note=why)
     assert again == LiveNews(is_running=True, note=f"started again: {why}")

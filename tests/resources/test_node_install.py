@@ -310,14 +310,14 @@ def test_an_installation_that_was_cut_short_has_failed(
 
     assert report is not None
     assert report.state is InstallState.FAILED
-    assert report.said.startswith(f"cut short, {why}; the last that it said: running since 2026-11-22 03:00 UTC")
+    assert report.said.startswith(f"cut short, {why}; the last that it reported: running since 2026-11-22 03:00 UTC")
     assert runs.start(plain(change()), limit_seconds=60.0) is False
 
 
 def test_a_key_that_has_another_order_is_refused(runs: InstallRuns, tmp_path: Path) -> None:
     pretend(tmp_path, pid=2**22 + 1)
 
-    with pytest.raises(SourceRefused, match="another order was begun under"):
+    with pytest.raises(SourceRefused, match="another order was started under"):
         runs.start(plain(change("touch", str(tmp_path / "never"))), limit_seconds=60.0)
 
     assert not (tmp_path / "never").exists()

@@ -443,7 +443,7 @@ def test_the_clock_must_be_known_to_be_right(root: Path, answer: ToolAnswer, res
         ({"systemctl": says("slurmd.service loaded failed failed x\n")}, TestResult.FAILED, "slurmd.service failed"),
         ({"systemctl": says("apt-daily.service loaded failed failed x\n")}, TestResult.PASSED, "apt-daily.service"),
         ({"systemctl": ABSENT}, TestResult.NOT_RUN, "systemctl is not installed"),
-        ({"dmesg": says("NVRM: Xid (PCI:0000:1b:00): 79\n")}, TestResult.NOT_RUN, "tells no times"),
+        ({"dmesg": says("NVRM: Xid (PCI:0000:1b:00): 79\n")}, TestResult.NOT_RUN, "has no times"),
         ({"dmesg": says(returncode=1)}, TestResult.NOT_RUN, "kernel log cannot be read"),
         ({"dmesg": HANGS}, TestResult.NOT_RUN, "kernel log cannot be read"),
     ],

@@ -114,7 +114,7 @@ def test_every_fault_of_a_file_is_told_at_once_with_its_line_and_key(tmp_path: P
     )
 
     assert found == [
-        "line 2: projects[0].name: project llm of research stands in teams.yaml on line 7, too; keep one of them",
+        "line 2: projects[0].name: project llm of research is in teams.yaml on line 7, too; keep one of them",
         "line 3: projects[1].team: nobody is not declared in teams.yaml; declare it there, or name one of research, "
         "science",
         "line 4: projects[2].starts: 2027-02-30 is no day of the calendar; write one that is, such as 2026-01-31",
@@ -122,7 +122,7 @@ def test_every_fault_of_a_file_is_told_at_once_with_its_line_and_key(tmp_path: P
         "later day",
         "line 6: projects[4]: project r of science ends before it has ramped up; expected a shorter ramp or a later "
         "end",
-        "line 8: projects[6].name: project s of science stands on line 7, too; rename one",
+        "line 8: projects[6].name: project s of science is on line 7, too; rename one",
     ]
 
 
@@ -182,7 +182,7 @@ def test_an_emptied_file_of_capacity_leaves_what_it_said_before(tmp_path: Path) 
 
     assert found.capacity is not None
     assert found.capacity.room_limit_watts == 5
-    assert "capacity.yaml cannot be used as it stands, and what it said before holds" in found.trouble
+    assert "capacity.yaml cannot be used as it is, and what it said before is in force" in found.trouble
 
 
 def test_the_same_name_for_two_types_of_gpu_is_one_project_of_two_entries(tmp_path: Path) -> None:
@@ -219,8 +219,8 @@ def test_a_broken_file_leaves_what_it_said_before_and_says_so(tmp_path: Path) ->
     assert before.trouble == ""
     assert before.projects == after.projects
     assert after.capacity == before.capacity
-    assert "capacity.yaml cannot be used as it stands, and what it said before holds" in after.trouble
-    assert "projects.yaml cannot be used as it stands, and what it said before holds" in after.trouble
+    assert "capacity.yaml cannot be used as it is, and what it said before is in force" in after.trouble
+    assert "projects.yaml cannot be used as it is, and what it said before is in force" in after.trouble
     assert told(site(tmp_path)).trouble == ""
 
 
@@ -239,7 +239,7 @@ def test_a_team_that_goes_leaves_what_was_planned_in_force(tmp_path: Path) -> No
     found = told(site(tmp_path, teams=TEAMS.replace("  - team: science\n", "")))
 
     assert names(found) == ["old model", "llm", "run"]
-    assert "projects.yaml cannot be used as it stands" in found.trouble
+    assert "projects.yaml cannot be used as it is" in found.trouble
 
 
 def test_what_cluster_yaml_does_not_name_is_not_there(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_inventory_that_takes_longer_than_one_call_is_read_in_several(bmc: Firmw
     with serve_proxy(bmc.url) as proxy:
         updates = updates_for(proxy.url, tmp_path)
         proxy.add(Kind.AWAY, "GET", f"{INVENTORY}/HGX_FW_GPU_SXM_3$")
-        with pytest.raises(SourceUnavailable, match=r"\d+ of 17 entries .* the next call goes on"):
+        with pytest.raises(SourceUnavailable, match=r"\d+ of 17 entries .* the next call continues"):
             updates.active_versions(NODE)
         before = sum("HostBIOS_0" in path for _, path in proxy.asked)
         proxy.faults.clear()

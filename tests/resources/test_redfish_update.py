@@ -66,7 +66,7 @@ def test_image_is_asked_for_once_with_its_targets_and_nothing_is_activated(
 def test_key_that_has_another_order_is_refused(bmc: FirmwareBmc, updates: RedfishUpdates) -> None:
     updates.start(NODE, order(), key=KEY)
 
-    with pytest.raises(SourceRefused, match="another order was begun under"):
+    with pytest.raises(SourceRefused, match="another order was started under"):
         updates.start(NODE, order(change(location="https://images.example/other", image=b"other")), key=KEY)
 
     assert len(bmc.fetched) == 1
@@ -138,7 +138,7 @@ def test_bmc_that_knows_no_force_is_asked_for_the_way_back_without(
 
 
 def test_way_back_without_an_image_is_refused(bmc: FirmwareBmc, updates: RedfishUpdates) -> None:
-    with pytest.raises(SourceRefused, match=r"bios 1\.05\.03 has no image to go back with.*rollback_artifacts"):
+    with pytest.raises(SourceRefused, match=r"bios 1\.05\.03 has no image to roll back with.*rollback_artifacts"):
         updates.start(NODE, order(direction=Direction.BACK, bios=OLD_BIOS), key=KEY)
 
     assert bmc.asked == []
@@ -235,7 +235,7 @@ def test_who_looked_before_another_went_on_changes_nothing(
 
     monkeypatch.setattr(bmc, "serve", go_on_meanwhile)
 
-    with pytest.raises(SourceUnavailable, match="another process went on"):
+    with pytest.raises(SourceUnavailable, match="another process continued"):
         updates.report(NODE, key=KEY)
     updates.start(NODE, both, key=KEY)
 

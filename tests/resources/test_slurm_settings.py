@@ -9,7 +9,8 @@ from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
 from ops_pipelines.efficiency.placement.rows import read_scheduler_policy
 from ops_pipelines.efficiency.placement.scheduler_policy import ClusterFacts, find_policy_faults
 from ops_pipelines.resources.commands import CommandAnswer
-from ops_pipelines.resources.slurm.quotas import SlurmSettings, read_partitions, read_qos
+from ops_pipelines.resources.slurm.quota_limits import read_partitions
+from ops_pipelines.resources.slurm.quotas import SlurmSettings, read_qos
 from tests.simulator.fake_clock import FakeClock
 
 RECORDED = Path(__file__).parents[1] / "data" / "slurm"

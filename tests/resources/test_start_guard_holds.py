@@ -51,7 +51,7 @@ def test_a_hold_that_slurmctld_does_late_is_still_the_guards(slurm: FakeGuardSlu
     after_it_came = look_again(settings)
 
     assert (refused, before_it_came) == (REFUSED, ())
-    assert after_it_came == ("job 42 is let go: every node of its attempts is clear",)
+    assert after_it_came == ("job 42 is released: every node of its attempts is clear",)
     assert not slurm.is_held("42")
 
 
@@ -90,7 +90,7 @@ def test_a_hold_that_comes_once_the_job_runs_again_is_let_go_when_it_waits(
     let_go = look_again(settings)
 
     assert (code, while_it_runs) == (GO_AHEAD, ())
-    assert let_go == ("job 42 is let go: every node of its attempts is clear",)
+    assert let_go == ("job 42 is released: every node of its attempts is clear",)
 
 
 def test_a_hold_that_was_seen_is_as_good_as_answered(slurm: FakeGuardSlurm, settings: Settings) -> None:

@@ -74,7 +74,7 @@ def test_a_hundred_faults_are_told_and_the_others_counted(tmp_path: Path, count:
     lines = refusal_of(tmp_path, "gpus: 1\n" + "".join(f"k{number}: 1\n" for number in range(count))).splitlines()
 
     assert (f"{count} faults" in lines[0], len(lines) - 1) == (True, told)
-    assert ("more; they are told once these are gone" in lines[-1]) is (count > 100)
+    assert ("more; they are shown once these are gone" in lines[-1]) is (count > 100)
 
 
 def test_a_fault_is_never_endless(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_file_that_became_endless_leaves_what_was_kept(tmp_path: Path) -> None
     told = read_kept(path, kept=kept, read=gpus_in)
 
     assert (told.content, kept.read_text()) == (8, "gpus: 8")
-    assert "what it said before holds" in told.trouble
+    assert "what it said before is in force" in told.trouble
 
 
 def test_a_character_nul_in_a_text_is_told_and_never_reaches_a_path(tmp_path: Path) -> None:

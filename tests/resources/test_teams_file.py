@@ -164,7 +164,7 @@ teams:
         "2026-01-01 on holds; expected one for a day: end the earlier on 2026-07-01, or begin the later when it ends",
         "line 17: teams[2].projects[0]: project p of b begins on 2026-02-01 and ends on 2026-01-01; expected an end on "
         "a later day",
-        "line 19: teams[2].projects[2].name: project q of b stands there twice; rename one",
+        "line 19: teams[2].projects[2].name: project q of b is there twice; rename one",
         "line 20: teams[3]: found 'c'; input should be a valid dictionary",
     ]
 

@@ -143,7 +143,7 @@ def test_no_reboot_is_begun_while_nobody_answers(tmp_path: Path) -> None:
 
     autopilot.go_through([STUBBORN, replace(CONSENT, proceed=leave_alone)], seconds=40)
 
-    assert "1 plan(s) wait for a yes" in CONSENT.differences(autopilot.evidence_of(CONSENT))
+    assert "1 plan(s) wait for approval" in CONSENT.differences(autopilot.evidence_of(CONSENT))
     assert not autopilot.evidence_of(STUBBORN).commands(EntryKind.REBOOT)
 
 

@@ -163,7 +163,7 @@ def test_a_lake_that_cannot_be_written_is_told(metrics: Path, tmp_path: Path) ->
 
     assert result.exit_code not in (0, ExitCode.USAGE)
     assert result.stdout == ""
-    assert "a file stands where a directory must be" in result.stderr
+    assert "a file is where a directory must be" in result.stderr
 
 
 def test_a_question_is_answered_as_one_json_document(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_old_lines_are_no_cause_once_a_person_begins_anew(desk: Desk) -> None:
     said = tick(desk)
 
     assert (refused.exit_code, without_why.exit_code, answer.exit_code) == (4, 2, 0)
-    assert "Nothing is begun" in refused.stderr
+    assert "Nothing is started" in refused.stderr
     ledger = desk.cluster.ledger
     assert (said, ledger.evidence_after(0, limit=10), drains(desk)) == ("nothing new", (), 1)
     assert {each.reason for each in ledger.rejected(limit=100)} == {HISTORY}
@@ -110,10 +110,10 @@ def test_status_health_and_check_say_so_and_pause_works(desk: Desk) -> None:
     lose_ledger(desk)
 
     status, check, incidents = desk.run("status"), desk.run("check-config"), desk.run("incidents")
-    health = server._read_health(lambda: desk.cluster)
+    health, _ = server._read_health(lambda: desk.cluster)
     pause = desk.run("pause", "--reason", "look first")
 
-    assert (status.exit_code, check.exit_code, health.word, pause.exit_code) == (3, 3, "blind", 0)
+    assert (status.exit_code, check.exit_code, health.word.value, pause.exit_code) == (3, 3, "blind", 0)
     assert status.stdout.startswith("blind")
     assert (incidents.exit_code, "The ledger is not there any more" in incidents.stderr) == (3, True)
     assert "The ledger is not there any more" in health.reasons[0]
@@ -136,7 +136,7 @@ def test_page_is_sent_again_until_a_channel_takes_it(desk: Desk) -> None:
 def test_run_takes_no_evidence_into_a_refused_ledger(desk: Desk) -> None:
     lose_ledger(desk)
 
-    with pytest.raises(LedgerError, match="Nothing is begun"):
+    with pytest.raises(LedgerError, match="Nothing is started"):
         take_in_conditions(desk.cluster)
 
 

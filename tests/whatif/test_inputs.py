@@ -15,9 +15,9 @@ from ops_pipelines_lab.whatif.autopilot import EPOCH, cluster_of, refuse_unknown
 from ops_pipelines_lab.whatif.fault_mix import Group, read_scenario
 from ops_pipelines_lab.whatif.measured import (
     NOTHING,
+    Classification,
     Fixed,
     Sign,
-    Verdict,
     read_measured,
     seconds_held,
     seconds_until_hold,
@@ -72,7 +72,7 @@ def test_most_verdicts_have_cases_of_their_own() -> None:
     assert sum(share for is_known, share in shares if is_known) / sum(share for _, share in shares) > 0.95
 
 
-def _apart(found: tuple[tuple[Verdict, float], ...]) -> list[tuple[Verdict, float]]:
+def _apart(found: tuple[tuple[Classification, float], ...]) -> list[tuple[Classification, float]]:
     bounds = [0.0, *(bound for _, bound in found)]
     return [(verdict, bound - before) for (verdict, bound), before in zip(found, bounds, strict=False)]
 

@@ -7,7 +7,7 @@ import pytest
 from ops_pipelines.core.policy import BlastCaps, Mode, Policy
 from ops_pipelines_lab.whatif import peers
 from ops_pipelines_lab.whatif.fault_mix import FaultKind, Group, Scenario, Silent
-from ops_pipelines_lab.whatif.measured import NOTHING, Measured, Verdict
+from ops_pipelines_lab.whatif.measured import NOTHING, Classification, Measured
 from ops_pipelines_lab.whatif.play import play_autopilot
 from ops_pipelines_lab.whatif.training import Cause, RunResult, summarise
 from tests.whatif.small_world import ROOMY, rules_for, small_measured, small_scenario
@@ -125,7 +125,7 @@ def test_without_spares_the_job_waits_for_a_repair() -> None:
 
 
 def test_a_node_that_is_wrongly_named_is_drained_and_the_fault_stays() -> None:
-    wrong = Verdict(rule="gpu_missing", kind="gpu", is_culprit_named=False)
+    wrong = Classification(rule="gpu_missing", kind="gpu", is_culprit_named=False)
     scenario = only("faulty_gpu", hang_ratio=0.0, persist_ratio=1.0, shows_as=(("gpu_off_bus", 1.0),))
     astray = replace(without_false_alarms(), verdicts={"gpu_off_bus": ((wrong, 1.0),)}, cases={})
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ops_pipelines_lab.whatif.lifecycle.controller import Outcome
+from ops_pipelines_lab.whatif.lifecycle.controller import RolloutResult
 from ops_pipelines_lab.whatif.lifecycle.scenario import read_scenarios
 from ops_pipelines_lab.whatif.lifecycle.trials import PEERS, Course, PeerRollout
 from ops_pipelines_lab.whatif.lifecycle.world import DAY
@@ -15,7 +15,7 @@ def course(*, out: int = 0, failed: int = 0, good: int = 0) -> Course:
     )
 
 
-def play(peer: str, scenario: str) -> Outcome:
+def play(peer: str, scenario: str) -> RolloutResult:
     world = world_of(read_scenarios()[scenario])
     world.play(DAY / 4)
     rollout = PeerRollout(world, PEERS[peer])

@@ -19,7 +19,7 @@ from ops_pipelines.core.plan import Rules
 from ops_pipelines_lab.whatif import peers
 from ops_pipelines_lab.whatif.autopilot import EPOCH, JOB, new_autopilot, observe
 from ops_pipelines_lab.whatif.fault_mix import FaultKind, Group, Scenario
-from ops_pipelines_lab.whatif.measured import NOTHING, Case, Measured, Verdict, seconds_held, seconds_until_hold
+from ops_pipelines_lab.whatif.measured import NOTHING, Case, Classification, Measured, seconds_held, seconds_until_hold
 
 SCRIPT = Path(__file__).parents[2].resolve().parent / "shared" / "yardstick" / "ettr_sim.py"
 _LAUNCHER_SECONDS, _NODE_DOWN_SECONDS = 30.0, 300.0
@@ -122,7 +122,7 @@ def _answer(rules: Rules, measured: Measured, fault: str, kind: FaultKind, rando
 
 
 def _answer_to(
-    rules: Rules, measured: Measured, case: Case, verdict: Verdict, kind: FaultKind, random: np.random.Generator
+    rules: Rules, measured: Measured, case: Case, verdict: Classification, kind: FaultKind, random: np.random.Generator
 ) -> _Answer:
     autopilot = new_autopilot(
         rules, job_node_count=8, restart_seconds=160.0, queue_seconds=70.0, checkpoint_seconds=110.0

@@ -2,7 +2,7 @@
 
 A value of a subject is declared once, there. What a file adds to it is a table beside its reader: keys that have other
 names, bounds, units. pydantic reads by it, strictly: unknown keys are refused, nothing is converted silently (`"5"` is
-not 5), and a key that is left out has the default of the dataclass. Where a fault stands in a file is `yaml_file`'s,
+not 5), and a key that is left out has the default of the dataclass. Where a fault is in a file is `yaml_file`'s,
 what a text or a number may be too.
 
     LADDER = section_of(LadderLimits, shapes={"max_reboots_count": Count})
@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCu
 
 Made = TypeVar("Made")
 KeyPath = tuple[str | int, ...]
-"""Where a value stands in its file: `("racks", 0, "nodes")`."""
+"""Where a value is in its file: `("racks", 0, "nodes")`."""
 Fault = tuple[KeyPath, str]
 """Where something is wrong, and what: found, expected, and what to do."""
 Seconds = Annotated[float, Field(ge=0, le=366 * 86_400)]
@@ -39,7 +39,7 @@ _EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
 
 
 class FaultsFound(ValueError):
-    """What stands in a section cannot be used: the faults, each with its place counted from the section."""
+    """What is in a section cannot be used: the faults, each with its place counted from the section."""
 
     def __init__(self, *faults: Fault) -> None:
         super().__init__("; ".join(sentence for _, sentence in faults))
@@ -74,7 +74,7 @@ class Section(Generic[Made]):
         """`make` takes what the keys hold by name, and the named parts of what `read_section` is given.
 
         What contradicts itself it refuses with FaultsFound, or with a ValueError whose sentence may begin with the key
-        that it is about. It is not asked where a key has a fault of its own; a `rule`, which sees what stands in the
+        that it is about. It is not asked where a key has a fault of its own; a `rule`, which sees what is in the
         file, is.
         """
         self.keys = keys
@@ -175,7 +175,7 @@ def keys_of(
 ) -> dict[str, Key]:
     """Return a key for each field of a dataclass, for `only` some of them, or for those that are not left out.
 
-    A key is named as its field. Of a duration the unit stands at the end of the key: as `names` has it, else seconds.
+    A key is named as its field. Of a duration the unit is at the end of the key: as `names` has it, else seconds.
     `shapes` says how a field is read where its type does not say it all, `by_type` how the other fields of a type are.
     What may be None may be null. What a partial of the dataclass fills in may be left out; what is `required` may not,
     nor be null, though it may there.
@@ -203,7 +203,7 @@ def keys_of(
 
 
 def needed(**shapes: object) -> dict[str, Key]:
-    """Return keys that must be there, each with its shape, for what no dataclass tells."""
+    """Return keys that must be there, each with its shape, for what no dataclass states."""
     return {name: Key(field=name, shape=shape, is_required=True) for name, shape in shapes.items()}
 
 
@@ -234,7 +234,7 @@ def annotated(shape: object) -> type:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a section is read with, beside what stands in it."""
+    """What a section is read with, beside what is in it."""
 
     directory: Path
     """Of the file: from there relative paths count."""
@@ -315,7 +315,7 @@ def _unknown_key(key: str, valid: list[str]) -> str:
 
 
 def _shape_of(hint: object) -> object:
-    """Return how a field of this type is read, where nothing else is said of it."""
+    """Return how a field of this type is read, where nothing else is stated of it."""
     if isinstance(hint, NewType):
         return _shape_of(hint.__supertype__)
     if hint in _PLAIN:

@@ -98,7 +98,7 @@ def _lead_time(
         raise ValueError("expected median_days and p90_days, or seen_days of past deliveries; or leave it out")
     if p90_days > _WIDEST_RATIO * median_days:
         found = f"found {p90_days:g} days beside a median of {median_days:g}"
-        expected = f"expected at most {_WIDEST_RATIO} times the median: state both anew"
+        expected = f"expected at most {_WIDEST_RATIO} times the median: state both again"
         raise FaultsFound((("p90_days",), f"{found}; {expected}"))
     try:
         return LeadTime(median_days=median_days, p90_days=p90_days)
@@ -109,9 +109,11 @@ def _lead_time(
 def _arrival(
     *, skus: Mapping[str, Sku | None], sku: str, nodes: int, on: date, probability: float = 1.0
 ) -> Arrival | None:
-    """Return what comes; None where its SKU has faults, which are told there. `skus`: by the names that stand there."""
+    """Return what comes; None where its SKU has faults, which are reported there. `skus`: by the names that stand
+    there.
+    """
     if sku not in skus:
-        expected = ", ".join(sorted(skus)) or "one that stands under `skus`"
+        expected = ", ".join(sorted(skus)) or "one that is under `skus`"
         raise FaultsFound((("sku",), f"there is no SKU {sku}; expected {expected}"))
     bought = skus[sku]
     if bought is None:
@@ -186,13 +188,13 @@ def read_capacity(path: Path, *, config: ClusterConfig) -> CapacitySettings:
     file = YamlFile(path)
     if file.is_empty:
         # As it is while an editor writes it: what stood there before must not be forgotten for that.
-        file.add_fault((), "nothing stands in it; write {} if nothing is to be stated")
+        file.add_fault((), "nothing is in it; write {} if nothing is to be stated")
     top = file.read(CAPACITY, file.values, at=())
     found = _Found(known_racks={each.rack for each in config.topology.places.values()})
     for at, _, sku in _sections(file, "skus", SKU):
         if found.skus.setdefault(sku.sku, sku) is not sku:
-            file.add_fault((*at, "sku"), f"{sku.sku} stands there twice; keep one")
-    # A SKU that has a fault is known by its name all the same: it is told once.
+            file.add_fault((*at, "sku"), f"{sku.sku} is there twice; keep one")
+    # A SKU that has a fault is known by its name all the same: it is reported once.
     named = {str(each.get("sku")) for each in _entries(file, "skus") if isinstance(each, dict)}
     skus = {name: found.skus.get(name) for name in named}
     found.arrivals = [arrival for _, _, arrival in _sections(file, "arrivals", ARRIVAL, skus=skus) if arrival]
@@ -229,7 +231,7 @@ class _Found:
     retired: dict[NodeName, date] = field(default_factory=dict)
     expansions: list[StoreExpansion] = field(default_factory=list)
     enlarged: dict[tuple[str, str], KeyPath] = field(default_factory=dict)
-    """Where it stands how a series is enlarged."""
+    """Where it is how a series is enlarged."""
     racks: dict[str, RackRoom] = field(default_factory=dict)
 
 
@@ -242,7 +244,7 @@ def _entries(file: YamlFile, key: str) -> list[object]:
 def _sections(
     file: YamlFile, key: str, section: Section[Made], **given: object
 ) -> Iterator[tuple[KeyPath, Mapping[str, object], Made]]:
-    """Yield of each entry of a list that has no fault of its own its place, what stands there, what is made of it."""
+    """Yield of each entry of a list that has no fault of its own its place, what is there, what is made of it."""
     for index, each in enumerate(_entries(file, key)):
         made = file.read(section, each, at=(key, index), **given)
         if made is not None and isinstance(each, dict):
@@ -287,7 +289,9 @@ def _read_expansion(
             file.add_fault(where, f"cluster.yaml has no {name!r} in its racks; check the name")
         before = found.enlarged.setdefault((expansion.resource, name), where)
         if before != where:
-            file.add_fault(where, f"how {name!r} is enlarged stands on line {file.line_of(before)} already; keep one")
+            file.add_fault(
+                where, f"how {name!r} is enlarged is stated on line {file.line_of(before)} already; keep one"
+            )
     found.expansions.append(expansion)
 
 

@@ -1,8 +1,8 @@
 """What cluster.yaml says, as frozen values: where each system is, how it is asked. Reading it is `cluster_file`.
 
 Beside them what follows from them alone: what the site offers to do to its machines, what of that would fail a rollout,
-and the register of nodes, what stands where and since when, bought with which GPUs. Secrets stay in their files and are
-read when needed. How BMCs are asked is `redfish_settings`. It has more than 400 lines because the file has.
+and the register of nodes, where each node is and since when, bought with which GPUs. Secrets stay in their files and
+are read when needed. How BMCs are asked is `redfish_settings`. It has more than 400 lines because the file has.
 """
 
 from collections import Counter
@@ -91,7 +91,7 @@ class ExporterTargets:
     """One kind of exporter on many nodes, or one exporter that belongs to no node."""
 
     url: str
-    """http(s)://host:port/path; `{node}` stands for the node's name."""
+    """http(s)://host:port/path; `{node}` means the node's name."""
     nodes: tuple[NodeName, ...] = ()
     """Empty: the URL is one target, whose page may speak of any node."""
 
@@ -156,7 +156,8 @@ class LokiSettings:
     ca_file: Path | None = None
     timeout: timedelta = timedelta(seconds=30)
     look_back: timedelta = timedelta(days=7)
-    """Where reading begins without a cursor. Loki keeps for how long it is told; it says nothing of it here."""
+    """Where reading begins without a cursor. Loki keeps for as long as it is configured to; it says nothing of it here.
+    """
     window: timedelta = timedelta(hours=6)
     """Asked at once; must be below the server's `max_query_length` (30 days by default)."""
     settle: timedelta = timedelta(seconds=10)
@@ -187,7 +188,7 @@ class JobLogsConfig:
 
     kind: JobLogsKind = JobLogsKind.NONE
     paths: tuple[str, ...] = ()
-    """Glob patterns in which `%j` stands for the job id, as in Slurm's own `--output`."""
+    """Glob patterns in which `%j` means the job id, as in Slurm's own `--output`."""
     loki: LokiSettings | None = None
     """None unless the kind is loki."""
 
@@ -309,7 +310,7 @@ class Bought:
     """What was bought with one node, and when it came."""
 
     gpu_type: GpuType = GpuType("")
-    """As the scheduler writes it; empty where the cluster has one type, or tells none apart."""
+    """As the scheduler writes it; empty where the cluster has one type, or distinguishes none."""
     installed_since: date | None = None
     """The first day that it stood there, in the zone of the teams; None: it always did."""
 
@@ -367,7 +368,7 @@ _ACTS = {
 
 
 def offered_means(fleet: FleetConfig) -> frozenset[SiteMeans]:
-    """Return what the site offers to do to its machines, as cluster.yaml names it; of pretended ones everything."""
+    """Return what the site offers to do to its machines, as cluster.yaml names it; of simulated ones everything."""
     if fleet.kind is FleetKind.SIMULATOR:
         return frozenset(SiteMeans)
     by_command = {means for means, acts in _ACTS.items() if fleet.commands.keys() >= set(acts)}
@@ -399,7 +400,7 @@ def find_install_gaps(
 
 
 ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
-"""Since when a node stands whose rack does not say: before every hour that can be billed."""
+"""Since when a node is whose rack does not say: before every hour that can be billed."""
 _UNSAID = Bought()
 
 

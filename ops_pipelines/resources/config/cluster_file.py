@@ -56,7 +56,7 @@ from ops_pipelines.teams.price import PriceModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Top:
-    """What stands in the file; its sections, racks and objectives are read one by one."""
+    """What is in the file; its sections, racks and objectives are read one by one."""
 
     name: str
     state_directory: Path
@@ -182,28 +182,28 @@ def _topology(file: YamlFile, racks: Iterable[tuple[int, Rack]], *, gpus_per_nod
         names.add(rack.name)
         for node in rack.nodes:
             if node in places:
-                file.add_fault(("racks", index, "nodes"), f"{node} already stands in {places[node].rack}; list it once")
+                file.add_fault(("racks", index, "nodes"), f"{node} is already in {places[node].rack}; list it once")
                 break
             places[node] = rack.place_of(node)
     return Topology(places=places, gpus_per_node=gpus_per_node)
 
 
 def _in_place(lake: LakeConfig | None, *, state_directory: Path) -> LakeConfig:
-    """Return where the lake is; where nothing is said, in the state directory."""
+    """Return where the lake is; where nothing is stated, in the state directory."""
     if lake is None or not lake.url:
         return replace(lake or LakeConfig(url=""), url=str(state_directory / "lake"))
     return lake
 
 
 def _objectives(file: YamlFile) -> tuple[Objective, ...]:
-    """Return the objectives in their order; what stands there twice is a fault."""
+    """Return the objectives in their order; what is there twice is a fault."""
     found: list[Objective] = []
     known: set[tuple[str, WorkloadClass, ObjectiveKind]] = set()
     for index, promises in _read_entries(file, "objectives", OBJECTIVE):
         for each in promises:
             key = (each.team, each.workload, each.kind)
             if key in known:
-                sentence = f"{each.kind.value} of {each.team}, {each.workload.value}, stands there twice"
+                sentence = f"{each.kind.value} of {each.team}, {each.workload.value}, is there twice"
                 file.add_fault(("objectives", index), sentence)
             known.add(key)
             found.append(each)

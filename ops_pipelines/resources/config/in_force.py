@@ -38,10 +38,10 @@ from ops_pipelines.teams.projects import CapacitySettings, PlannedProject
 # -- what a file of a site says by now --
 
 
-_HOLDS = "cannot be used as it stands, and what it said before holds; `ops-pipelines check-config` names the fault"
+_HOLDS = "cannot be used as it is, and what it said before is in force; `ops-pipelines check-config` names the fault"
 Content = TypeVar("Content")
 Stamp = tuple[int, ...] | None
-"""What tells one content of a file from the next; None without a file."""
+"""What distinguishes one content of a file from the next; None without a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def keep_copy(path: Path, before: bytes | None, *, kept: Path) -> str:
 
 
 def stamp_of(path: Path | None) -> Stamp:
-    """Return what tells one content of a file from the next; None without a file."""
+    """Return what distinguishes one content of a file from the next; None without a file."""
     if path is None:
         return None
     try:
@@ -105,7 +105,7 @@ def stamps_of(paths: Iterable[Path | None]) -> tuple[Stamp, ...]:
 
 
 def content_of(path: Path) -> bytes | None:
-    """Return what stands in a file; None where it cannot be read, is no file, or is longer than any configuration."""
+    """Return what is in a file; None where it cannot be read, is no file, or is longer than any configuration."""
     try:
         if not path.is_file():
             return None
@@ -212,7 +212,7 @@ class InForce(Generic[Content]):
 def read_cluster_in_force(cluster_file: Path, *, now: datetime, named: Path | None = None) -> InForce[ClusterConfig]:
     """Return what cluster.yaml says, or said last. Raises ConfigError where neither can be used.
 
-    `named` is a state directory in which to look for what it said last, before those that are known.
+    `named` is a state directory in which to look for what it had last, before those that are known.
     """
     try:
         config = read_cluster(cluster_file)
@@ -235,7 +235,7 @@ def read_cluster_in_force(cluster_file: Path, *, now: datetime, named: Path | No
 
 
 def keep_cluster_file(cluster_file: Path, content: bytes | None, *, state_directory: Path) -> None:
-    """Keep what cluster.yaml said when it was read and found to be right."""
+    """Keep what cluster.yaml held when it was read and found to be right."""
     keep_copy(cluster_file, content, kept=state_directory / LAST_GOOD_CLUSTER_FILE)
 
 
@@ -244,7 +244,7 @@ def trouble_with_cluster(
 ) -> ConfigTrouble | None:
     """Return what is the matter with a cluster.yaml that a process has read as `config`; None if it can be used.
 
-    While it `is_same` as then it is not judged again: nothing of what it says will be read anew.
+    While it `is_same` as then it is not judged again: nothing of what it says will be read again.
     """
     kept = config.state_directory / LAST_GOOD_CLUSTER_FILE
     try:
@@ -315,7 +315,7 @@ def _note_trouble(path: Path, fault: ConfigError, *, kept: Path, now: datetime, 
 
 
 def _standing_trouble(path: Path, *, kept: Path, now: datetime) -> ConfigTrouble | None:
-    """Return the trouble that a file had before it was changed just now: its hour goes on until it is read again."""
+    """Return the trouble that a file had before it was changed just now: its hour continues until it is read again."""
     since = _noted_since(kept.with_name(f"{kept.name}{_TROUBLE}"), now=now)
     fault = "it was saved a moment ago and is read again at once"
     return None if since is None else ConfigTrouble(file=path.name, fault=fault, since=since, until=since + GRACE)
@@ -348,14 +348,14 @@ def _forget_trouble(kept: Path) -> None:
 
 
 def _first_fault(problem: ConfigError) -> str:
-    """Return the first fault with its line, without the path of the file: its name is told beside it."""
+    """Return the first fault with its line, without the path of the file: its name is reported beside it."""
     head, *faults = str(problem).splitlines()
     said = " ".join((faults[0] if faults else head).split())
     more = f" (and {len(faults) - 1} more; `ops-pipelines check-config` names all)" if len(faults) > 1 else ""
     return f"{said[:_MOST_SHOWN]}{more}; correct the file"
 
 
-# -- what teams.yaml, capacity.yaml and projects.yaml say by now, or said last --
+# -- what teams.yaml, capacity.yaml and projects.yaml hold by now, or held last --
 
 
 LAST_GOOD_FILE = "last_good_teams.yaml"
@@ -380,7 +380,7 @@ def read_kept_teams(path: Path, *, kept: Path) -> Kept[Agreements]:
 
 
 def read_kept_plans(config: ClusterConfig, agreements: Agreements | None) -> PlansInForce:
-    """Return what capacity.yaml and projects.yaml say, or said last. Raises nothing: their troubles are told."""
+    """Return what capacity.yaml and projects.yaml hold, or held last. Raises nothing: their troubles are reported."""
     troubles = []
     capacity: CapacitySettings | None = None
     stated: tuple[PlannedProject, ...] = ()
@@ -415,5 +415,5 @@ def read_kept_plans(config: ClusterConfig, agreements: Agreements | None) -> Pla
 
 
 def stated_stamps(config: ClusterConfig) -> tuple[Stamp, ...]:
-    """Return what tells whether a file that is read anew when it changes has changed."""
+    """Return what shows whether a file that is read again when it changes has changed."""
     return stamps_of((config.teams_path, config.capacity_path, config.projects_path))

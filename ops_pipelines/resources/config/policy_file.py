@@ -140,7 +140,7 @@ def _quota_freeze(*, name: str, begins_at: datetime, ends_at: datetime | None) -
 
 
 def _quota_policy(**stated: object) -> QuotaPolicy:
-    """Return it with what stands beside it in the file; the faults of both parts are told."""
+    """Return it with what is beside it in the file; the faults of both parts are reported."""
     faults: list[Fault] = []
     rebalance = RebalanceSettings()
     try:
@@ -158,7 +158,7 @@ def _quota_policy(**stated: object) -> QuotaPolicy:
 
 
 QUOTA_FREEZE = Section(_quota_freeze, keys_of(QuotaFreeze, shapes={"name": Line}))
-"""Times with a zone, and without quotes: 2026-12-24T00:00:00Z. `ends_at` must be said; null: no end is known."""
+"""Times with a zone, and without quotes: 2026-12-24T00:00:00Z. `ends_at` must be stated; null: no end is known."""
 QUOTAS = Section(
     _quota_policy,
     keys_of(
@@ -293,11 +293,11 @@ def read_borrowed_policy(path: Path, *, topology: Topology) -> tuple[Policy, tup
     said = []
     if foreign:
         rest = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-        said.append(f"untouchable_nodes: the simulated cluster has no {foreign[0]}{rest}; it goes on without")
+        said.append(f"untouchable_nodes: the simulated cluster has no {foreign[0]}{rest}; it is read without")
     if policy.freeze_windows:
-        said.append("freeze_windows: simulated time has no calendar; it goes on without them")
+        said.append("freeze_windows: simulated time has no calendar; it is read without them")
     if policy.maintenance_windows is not None or policy.maintenance_calendars:
-        said.append("maintenance_windows: simulated time has no calendar; it goes on without them")
+        said.append("maintenance_windows: simulated time has no calendar; it is read without them")
     untouchable = frozenset(node for node in policy.untouchable_nodes if topology.knows(node))
     kept = replace(
         policy,

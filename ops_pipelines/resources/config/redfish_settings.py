@@ -37,7 +37,7 @@ class RedfishSettings:
     addresses: Mapping[NodeName, str] = field(default_factory=dict)
     """Node -> `https://host[:port]`; goes before `address`."""
     system_id: str | None = None
-    """The system behind the BMC that is the node, as the last part of its path; `{node}` stands for the node's name.
+    """The system behind the BMC that is the node, as the last part of its path; `{node}` means the node's name.
     None: the only one."""
     manager_id: str | None = None
     """The manager that is the BMC itself, as the last part of its path: it is reset to run its new firmware.
@@ -95,7 +95,7 @@ def _sharing_nodes(settings: RedfishSettings, nodes: Collection[NodeName]) -> It
         try:
             scheme, host, port = origin_of(settings.address_of(node) or "")
         except ValueError:
-            continue  # told as a fault of its own
+            continue  # reported as a fault of its own
         place = host.rstrip(".") if port in (80, 443) else f"{host.rstrip('.')}:{port}"
         if scheme and place in found:
             yield found[place], node
@@ -108,7 +108,7 @@ def find_weaknesses(settings: RedfishSettings | None) -> tuple[str, ...]:
     if settings is None or settings.is_certificate_checked:
         return ()
     return (
-        "fleet.redfish.verify is false: whoever answers at a BMC's address gets the password that cuts power; "
+        "fleet.redfish.verify is false: anyone who answers at a BMC's address gets the password that cuts power; "
         "name the certificates in ca_file instead",
     )
 

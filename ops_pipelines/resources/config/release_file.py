@@ -1,6 +1,6 @@
 """Reads a file of `releases/`: a release as a domain value, or every fault of the file with its line and its remedy.
 
-Every key is told in docs/RELEASES.md. Whether versions fit one another and the fleet is judged by
+Every key is described in docs/RELEASES.md. Whether versions fit one another and the fleet is judged by
 `rollouts.compatibility`. Whether files are what a release says they are is looked at here, by their sha256,
 before anything is planned; only those that lie on this machine: a path may name a file of the nodes, where it is looked
 at once more before it is installed.
@@ -41,7 +41,7 @@ ReadArtifact = Callable[[str], Iterable[bytes] | None]
 _PLAYBOOK = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._/-]*\.ya?ml")
 _VARIABLE = re.compile(r"[a-z_][a-z0-9_]*=.*")
 _MISSPELT = re.compile(r"\{(?![a-z]+\})\w*\}")
-"""What looks like a placeholder and is spelt another way: it would reach the machine as it stands."""
+"""What looks like a placeholder and is spelt another way: it would reach the machine as it is."""
 _PIECE_BYTES = 1 << 20
 # Assumption: no release has more parts than a machine has; more is a slip.
 _MOST = 100
@@ -140,7 +140,7 @@ def _change(
     rollback_artifacts: Mapping[str, Artifact] | None = None,
     **others: object,
 ) -> Change:
-    """Return the change; what its versions and its words lack is told beside what `Change` itself refuses."""
+    """Return the change; what its versions and its words lack is reported beside what `Change` itself refuses."""
     back = rollback_artifacts or {}
     faults = list(_version_faults(component, version=version, starts_from=starts_from, back=back))
     if means is not Means.REDFISH and targets:

@@ -91,7 +91,7 @@ class Rack:
     installed_since: date | None = None
 
     def place_of(self, node: NodeName) -> Place:
-        """Return where one of its nodes stands."""
+        """Return where one of its nodes is."""
         return Place(
             rack=self.name,
             nvlink_domain=node if self.nvlink_domain == "node" else self.name,
@@ -383,7 +383,7 @@ def _prices(*, assets: tuple[AssetPrice, ...], **stated: object) -> PriceModel:
 
 
 _QosName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$")]
-"""It stands in commands to the scheduler; a name that begins with a dash would be read as an option."""
+"""It is in commands to the scheduler; a name that begins with a dash would be read as an option."""
 LIMITS = Section(
     _limits, keys_of(LimitSettings, names={"limits_on": "limits"}, shapes={"qos_of": dict_of(Account, _QosName)})
 )

@@ -64,7 +64,7 @@ _Step = Annotated[int, Field(ge=1, le=3600)]
 _SampledStep = Annotated[int, Field(ge=1, le=60)]
 """Samples carry the grid time, up to a step before they were taken; policy calls them stale after 120 s by default."""
 SETTINGS: Mapping[object, object] = {Path: ExistingFile, timedelta: PositiveSeconds}
-"""What is read as these types unless it is said otherwise: files with secrets and certificates, limits."""
+"""What is read as these types unless it is stated otherwise: files with secrets and certificates, limits."""
 
 
 def one_secret(stated: Mapping[str, object]) -> Iterator[Fault]:
@@ -247,7 +247,7 @@ def _parts_an_hour(step_seconds: int) -> int:
 
 
 def _lake(*, url: str | None = None, **stated: object) -> LakeConfig:
-    """Return where the lake is, "" where that is not said; a coarser copy deleted before the finer one is a fault."""
+    """Return where the lake is, "" where that is not stated; a coarser copy deleted before the finer one is a fault."""
     lake = LakeConfig(url=url or "", **stated)  # type: ignore[arg-type]  # each was read as its field
     known = [days for days in (lake.raw_days, lake.five_minute_days, lake.hourly_days) if days is not None]
     if known != sorted(known):
@@ -256,7 +256,7 @@ def _lake(*, url: str | None = None, **stated: object) -> LakeConfig:
 
 
 def _ledger(*, url: str | None = None, url_file: Path | None = None) -> LedgerConfig | None:
-    """Return where the ledger is kept; None: nothing is said of it."""
+    """Return where the ledger is kept; None: nothing is stated of it."""
     key, text = "url", url
     if url_file is not None:
         key = "url_file"
@@ -285,7 +285,7 @@ def _one_url(stated: Mapping[str, object]) -> Iterator[Fault]:
 def _declared(*, driver: str | None = None, firmware: Mapping[str, str] | None = None) -> Mapping[str, str]:
     """Return the declared versions: the driver's under `driver`, of firmware under the model of the part."""
     if _DRIVER in (firmware or {}):
-        raise FaultsFound((("firmware", _DRIVER), "the driver stands beside firmware, as release.driver"))
+        raise FaultsFound((("firmware", _DRIVER), "the driver belongs beside firmware, as release.driver"))
     return dict(firmware or {}) | ({} if driver is None else {_DRIVER: driver})
 
 

@@ -162,7 +162,7 @@ def read_teams(path: Path) -> Agreements:
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
-    """What was read so far, and where it stands. What could not be read is missing; its faults are kept."""
+    """What was read so far, and where it is. What could not be read is missing; its faults are kept."""
 
     parents: dict[TeamName, TeamName | None] = field(default_factory=dict)
     contracts: list[Contract] = field(default_factory=list)
@@ -176,7 +176,7 @@ class _Found:
 def _sections(
     file: YamlFile, value: object, section: Section[Made], *, at: KeyPath, **given: object
 ) -> Iterator[tuple[KeyPath, Mapping[str, object], Made | None]]:
-    """Yield each section of a list: its place, what stands there, and what is made of it, None where it has faults.
+    """Yield each section of a list: its place, what is there, and what is made of it, None where it has faults.
 
     What is no list is refused by the section that holds it.
     """
@@ -206,7 +206,7 @@ def _read_team(file: YamlFile, team: _Team | None, found: _Found, *, told: Mappi
 
 
 def _name_of(told: Mapping[str, object], *, at: KeyPath) -> TeamName:
-    """Return the name that a team is given, good or not; where it has none, its place stands for it in messages."""
+    """Return the name that a team is given, good or not; where it has none, messages name its place."""
     name = told.get("team")
     return TeamName(name[:LONGEST_ACCOUNT] if isinstance(name, str) and name else f"teams[{at[-1]}]")
 
@@ -218,7 +218,7 @@ def _check_together(file: YamlFile, found: _Found) -> None:
     for earlier, later in overlaps(found.contracts):
         file.add_fault(found.parts_at[id(later)], overlap_fault(earlier, later))
     for project in repeated_projects(found.projects):
-        file.add_fault((*found.parts_at[id(project)], "name"), f"{project.words} stands there twice; rename one")
+        file.add_fault((*found.parts_at[id(project)], "name"), f"{project.words} is there twice; rename one")
 
 
 _AT = "projects"
@@ -258,7 +258,7 @@ def read_projects(path: Path, *, agreements: Agreements | None, teams_path: Path
             continue
         key = (project.team, project.name, project.gpu_type)
         if key in lines:
-            file.add_fault((*at, "name"), f"{project.words} stands on line {lines[key]}, too; rename one")
+            file.add_fault((*at, "name"), f"{project.words} is on line {lines[key]}, too; rename one")
         lines.setdefault(key, file.line_of(at))
         if agreements is not None:
             _check_with_teams(file, project, agreements, teams_path=teams_path, at=at)
@@ -297,7 +297,7 @@ def _check_with_teams(
         )
     if any((each.team, each.name) == (project.team, project.name) for each in agreements.projects):
         where = _place_in_teams(teams_path, project)
-        file.add_fault((*at, "name"), f"{project.words} stands in {where}, too; keep one of them")
+        file.add_fault((*at, "name"), f"{project.words} is in {where}, too; keep one of them")
 
 
 def _place_in_teams(path: Path | None, project: PlannedProject) -> str:

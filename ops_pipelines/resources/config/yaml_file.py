@@ -53,7 +53,7 @@ _BOOL = "tag:yaml.org,2002:bool"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _STRING = "tag:yaml.org,2002:str"
 MOST_BYTES = 5_000_000
-"""# Assumption: a cluster of ten thousand nodes is told in a tenth of it."""
+"""# Assumption: a cluster of ten thousand nodes needs a tenth of it."""
 
 
 class ConfigError(PolicyError):
@@ -73,9 +73,9 @@ class YamlFile:
         self._lines: dict[KeyPath, int] = {}
         self._faults: list[tuple[int, str]] = []
         self._impossible: set[KeyPath] = set()
-        """Where days stand that are none: told once, by us and not by the sections again."""
+        """Where days are given that are none: reported once, by us and not by the sections again."""
         self.is_empty = False
-        """Whether nothing stands in it but comments; `{}` is something."""
+        """Whether nothing is in it but comments; `{}` is something."""
         self.values: Mapping[str, object] = self._parse()
 
     def add_fault(self, at: KeyPath, sentence: str) -> None:
@@ -107,7 +107,7 @@ class YamlFile:
             if len(faults) > _MOST_FAULTS_TOLD:
                 # Thousands of lines hide the first, which is often the reason of the others.
                 more = len(faults) - _MOST_FAULTS_TOLD
-                faults[_MOST_FAULTS_TOLD:] = [f"and {more} more; they are told once these are gone"]
+                faults[_MOST_FAULTS_TOLD:] = [f"and {more} more; they are shown once these are gone"]
             raise ConfigError("\n  ".join([head, *faults]))
 
     def _parse(self) -> Mapping[str, object]:
@@ -165,7 +165,7 @@ class YamlFile:
                 self._lines[(*at, key)] = line
                 if key_node.tag == _MERGE and (key in seen or not isinstance(value_node, yaml.MappingNode)):
                     # A few lines of them, each naming the one before ten times, would fill the memory.
-                    raise yaml.YAMLError(f"line {line}: << takes in one section and stands once in another")
+                    raise yaml.YAMLError(f"line {line}: << takes in one section and is there once in another")
                 if key in seen:
                     self.add_fault((*at, key), f"this key was given before, on line {seen[key]}; keep one")
                 seen.setdefault(key, line)
@@ -173,7 +173,7 @@ class YamlFile:
         elif isinstance(node, yaml.ScalarNode) and node.tag == _TIMESTAMP and not _is_time(node):
             self.add_fault(at, f"{node.value[:40]} is no day of the calendar; write one that is, such as 2026-01-31")
             self._impossible.add(at)
-            node.tag = _STRING  # PyYAML would fail on it, and the other faults would not be told.
+            node.tag = _STRING  # PyYAML would fail on it, and the other faults would not be reported.
         elif "\0" in node.value:
             self.add_fault(at, f"found {shown(node.value)}; expected a text without the character NUL")
             self._impossible.add(at)
@@ -189,7 +189,7 @@ class YamlFile:
 
 
 def _in_a_line(fault: Exception) -> str:
-    """Return what PyYAML tells over several lines, none of which is alone of use."""
+    """Return what PyYAML reports over several lines, none of which is alone of use."""
     if not isinstance(fault, yaml.MarkedYAMLError) or fault.problem_mark is None:
         return " ".join(str(fault).split())
     return f"line {fault.problem_mark.line + 1}: {fault.problem or fault.context}"
@@ -330,7 +330,7 @@ Watts = Annotated[float, Field(gt=0, le=1e10)]
 Gpus = Annotated[float, Field(ge=0, le=MOST_GPUS)]
 Weight = Annotated[float, Field(ge=0, le=MOST_GPUS), AfterValidator(_weight)]
 MoneyNumber = Annotated[float, Field(ge=0, le=1e12), AfterValidator(_whole_cents)]
-"""In units of the currency; up to here a float tells cents apart."""
+"""In units of the currency; up to here a float distinguishes cents."""
 
 # -- amounts of money, as text in quotes: a number without them is read as a float, which has no exact cents --
 
@@ -361,7 +361,7 @@ HttpUrl = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
 
 Day = Annotated[date, BeforeValidator(_day)]
 PlannedDay = Annotated[Day, AfterValidator(_planned_day)]
-"""Of what is planned: a year such as 206 is a slip, and would count as long begun."""
+"""Of what is planned: a year such as 206 is a slip, and would count as long started."""
 ClockTime = Annotated[str, Field(pattern=rf"^{CLOCK}$"), AfterValidator(time.fromisoformat)]
 """In quotes: "22:00"."""
 Zone = Annotated[str, Field(min_length=1), AfterValidator(_zone)]

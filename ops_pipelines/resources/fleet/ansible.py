@@ -213,7 +213,7 @@ def _run_play(
     place.mkdir(mode=0o700, exist_ok=True)
     files.keep(started, f"{play['playbook']} begins", progress_ratio=share)
     if limit_seconds < 1.0:
-        return "was not begun: no time was left"
+        return "was not started: no time was left"
 
     def keep_task(task: str) -> None:
         files.keep(started, f"{play['playbook']}: {task}"[:_LONGEST_SAID], progress_ratio=share)

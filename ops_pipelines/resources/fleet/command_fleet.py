@@ -1,5 +1,5 @@
 """The `Fleet` port by commands that the operator configured, one fixed argument list for each act, never a shell; and
-the fleet of a site, composed of these commands and of whoever else installs.
+the fleet of a site, composed of these commands and of what else installs.
 
 What the commands do on the machines is theirs; here they are filled in, run and their answers read. A command must
 return when the act is accepted, within 4.5 s, and end with
@@ -25,7 +25,7 @@ prints what runs (all in `documents`); on the node they are `ops-pipelines node-
 
 `reboot` should go past the scheduler (`systemctl --no-block reboot` over ssh): the drain, its reason and its time stay
 as they are; the node comes back DOWN+DRAIN, with a later boot time, and waits to be resumed. `scontrol reboot` appends
-` : reboot issued` to the reason and dates the drain anew: one that is known by its time is not recognised afterwards.
+` : reboot issued` to the reason and dates the drain again: one that is known by its time is not recognised afterwards.
 With ASAP it undrains a node that was drained before (next_state_after_reboot RESUME), and with nextstate=DOWN the drain
 is lost as well (all seen, Slurm 22.05).
 
@@ -260,7 +260,7 @@ def _find_faults(act: str, words: Sequence[str]) -> list[str]:
 # -- the fleet of a site --
 
 
-Answer = TypeVar("Answer")
+Reading = TypeVar("Reading")
 _KEYS: Mapping[Means, str] = {
     Means.COMMAND: "fleet.start_install and fleet.read_install",
     Means.ANSIBLE: "fleet.ansible",
@@ -325,7 +325,7 @@ class ComposedFleet:
             return report
         note = replace(note, over=note.over | {means})
         self._notes.write(node, note, key=key)
-        return _waiting(report, f"by {note.present.value} it goes on")
+        return _waiting(report, f"by {note.present.value} it continues")
 
     def _by_means(self, order: InstallOrder) -> Mapping[Means, InstallOrder]:
         """Return what each means is to install; raise SourceRefused where one is not offered."""
@@ -341,7 +341,7 @@ class ComposedFleet:
         return orders
 
     def _report_of_any(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
-        """Return what anybody tells of a key of which we have no note: whether that is all of it, nobody knows."""
+        """Return what is reported of a key of which we have no note: whether that is all of it, nobody knows."""
         asked = [_beside(partial(each.report, node, key=key)) for each in self._installers.values()]
         reports: list[InstallReport] = []
         problems: list[SourceError] = []
@@ -360,7 +360,7 @@ class ComposedFleet:
         return _waiting(report, "whether that is all of it is seen when it is asked for again")
 
     def read_versions(self, node: NodeName) -> Mapping[Component, str]:
-        """Return what the node tells, and of firmware that it cannot tell what its BMC does.
+        """Return what the node reports, and of firmware that it cannot tell what its BMC does.
 
         Where both tell, the node is believed: it runs it, a BMC may show what is only staged.
         """
@@ -432,9 +432,9 @@ class _ByCommand:
         return self._commands.read_install(node, key=key)
 
 
-def _beside(ask: Callable[[], Answer]) -> Future[Answer]:
+def _beside(ask: Callable[[], Reading]) -> Future[Reading]:
     """Ask in a thread of its own: each answers within the port's limit, and so do all together."""
-    answer: Future[Answer] = Future()
+    answer: Future[Reading] = Future()
 
     def run() -> None:
         try:

@@ -270,7 +270,7 @@ class PlainChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainOrder:
-    """An installation as whoever carries it out is told."""
+    """An installation as it is reported to who carries it out."""
 
     node: NodeName
     key: ActionKey
@@ -419,7 +419,7 @@ def versions_to_json(versions: Mapping[Component, str], *, node: NodeName) -> st
 
 
 def versions_from_json(text: str, *, node: NodeName) -> Mapping[Component, str]:
-    """Return the versions that a node told; raise ValueError if the document makes no sense, or is another node's.
+    """Return the versions that a node reported; raise ValueError if the document makes no sense, or is another node's.
 
     Keys that are no component are passed over: a site may tell more. A version that is none spoils the whole.
     """

@@ -1,7 +1,7 @@
 """What every way to install has in common: what it must do, the order in plain words, who has what under a key, and the
-files of an installation that outlives whoever started it.
+files of an installation that outlives who started it.
 
-How each carries an order out stands beside: `command_fleet` (over ssh), `ansible`, `redfish_update`. Which of them a
+How each carries an order out is beside: `command_fleet` (over ssh), `ansible`, `redfish_update`. Which of them a
 change goes to is decided by `command_fleet.ComposedFleet`.
 
 The files lie on a node, or where playbooks run: KEY.part holds the report of a run, KEY.json the last one. A run whose
@@ -39,7 +39,7 @@ from ops_pipelines.resources.fleet.documents import (
 VALUES = frozenset({"{node}", "{version}", "{artifact}", "{key}"})
 """What the words of a change may be filled with."""
 _UNSAFE = frozenset({"{version}", "{artifact}"})
-"""Of the way back, the version is what a node once said of itself; a path is whatever a release says."""
+"""Of the rollback, the version is what a node once reported of itself; a path is whatever a release says."""
 
 _KEPT_FOR = timedelta(days=30)
 
@@ -57,10 +57,10 @@ class Installer(Protocol):
 
 
 class FirmwareInstaller(Installer, Protocol):
-    """The node's BMC, which also tells what runs."""
+    """The node's BMC, which also reports what runs."""
 
     def active_versions(self, node: NodeName) -> Mapping[Component, str]:
-        """Return the active versions of the firmware that the BMC tells; never a staged one."""
+        """Return the active versions of the firmware that the BMC reports; never a staged one."""
         ...
 
 
@@ -75,7 +75,7 @@ def plain_order(node: NodeName, order: InstallOrder, *, key: ActionKey) -> Plain
 def _plain_change(change: Change, order: InstallOrder) -> PlainChange:
     what = change.component.value
     if change.component not in order.versions:
-        raise SourceRefused(f"{what}: to which version is not told; it is not known which one the node had")
+        raise SourceRefused(f"{what}: to which version is not stated; it is not known which one the node had")
     version = order.versions[change.component]
     try:
         parse_version(version)
@@ -193,7 +193,7 @@ class StartedInstall:
     """The boot in which it began."""
     limit_seconds: float
     order: Mapping[str, object]
-    """What is to be done, in the words of whoever does it."""
+    """What is to be done, in the words of its executor."""
 
 
 class InstallDirectory(RunDirectory):
@@ -213,13 +213,13 @@ class InstallDirectory(RunDirectory):
         self.launch(key, told, module=module)
 
     def is_begun(self, key: ActionKey, order: Mapping[str, object]) -> bool:
-        """Return whether this order was begun under the key; raise SourceRefused if another one was."""
+        """Return whether this order was started under the key; raise SourceRefused if another one was."""
         if not self.is_known(key):
             return False
         with contextlib.suppress(FileNotFoundError):
             if self.started(key).order != order:
                 raise SourceRefused(
-                    f"another order was begun under {key}: a ledger that is begun anew gives the same keys once more. "
+                    f"another order was started under {key}: a ledger that starts over gives the same keys once more. "
                     f"Remove {self.path / key}.*"
                 )
         return True
@@ -279,7 +279,7 @@ class InstallDirectory(RunDirectory):
             key=key,
             node=started.node,
             state=InstallState.FAILED,
-            said=f"cut short, {cause}; the last that it said: {part.said}",
+            said=f"cut short, {cause}; the last that it reported: {part.said}",
             changed_at=part.changed_at,
         )
 

@@ -2,7 +2,7 @@
 
 A call returns within its limit whatever the BMC does, name look-up included: it is made by a thread of its own, which
 is left behind, with nothing more to send, if it is late. Only the answer to a command that has left already may be
-waited for longer, in the background (`AnswerPending`). What is asked is for whoever calls, the bytes are
+waited for longer, in the background (`AnswerPending`). What is asked is for the caller, the bytes are
 `redfish_line`'s.
 sushy takes half a second to import and is imported when a BMC is first asked.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ops_pipelines.resources.fleet.redfish_line import BmcLine
 
-Answer = TypeVar("Answer")
+Reading = TypeVar("Reading")
 Document = Mapping[str, object]
 _SHOWN_COUNT = 6
 _SHOWN_LENGTH = 240
@@ -52,7 +52,7 @@ class Stream(Protocol):
 
 
 class AnswerPending(SourceUnavailable):
-    """The command has left and its answer is awaited in the background; whoever asked need not wait."""
+    """The command has left and its answer is awaited in the background; who asked need not wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +131,8 @@ class BmcCalls:
             )
 
     def ask(
-        self, node: NodeName, act: Callable[[BmcTalk], Answer], *, about: str, spent_seconds: float = 0.0
-    ) -> Answer:
+        self, node: NodeName, act: Callable[[BmcTalk], Reading], *, about: str, spent_seconds: float = 0.0
+    ) -> Reading:
         """Return what `act` makes of the conversation. Raises as `core.cluster.Fleet` does.
 
         `spent_seconds` of the limit are over already.
@@ -147,10 +147,10 @@ class BmcCalls:
 
         line = BmcLine(address, settings=self.settings, ends_at=ends_at)
         auth = _authentication(self.settings, password)
-        answer: Future[Answer] = Future()
+        answer: Future[Reading] = Future()
 
         def converse() -> None:
-            """Answer first, then take leave: a session left behind counts against the few that a BMC has."""
+            """Reading first, then take leave: a session left behind counts against the few that a BMC has."""
             try:
                 answer.set_result(_talk(name, address, line=line, auth=auth, act=act))
             except BaseException as exc:
@@ -183,7 +183,7 @@ class BmcCalls:
 
 
 def choose(paths: Sequence[str], wanted: str | None, *, what: str, key: str) -> str:
-    """Return the path of the one that is wanted, or of the only one. Raises SourceRefused."""
+    """Return the path of the one that is requested, or of the only one. Raises SourceRefused."""
     found = {path.rstrip("/").rsplit("/", 1)[-1]: path for path in paths}
     shown = ", ".join(repr(each)[:60] for each in sorted(found)[:_SHOWN_COUNT]) or "none"
     if wanted is None and len(found) == 1:
@@ -231,8 +231,8 @@ def on_one_line(text: str, length: int = _SHOWN_LENGTH) -> str:
 
 
 def _talk(
-    name: NodeName, address: str, *, line: "BmcLine", auth: "AuthBase", act: Callable[[BmcTalk], Answer]
-) -> Answer:
+    name: NodeName, address: str, *, line: "BmcLine", auth: "AuthBase", act: Callable[[BmcTalk], Reading]
+) -> Reading:
     from sushy import Sushy
     from sushy.connector import Connector
     from sushy.exceptions import (

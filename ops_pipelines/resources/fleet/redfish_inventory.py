@@ -40,7 +40,7 @@ from ops_pipelines.resources.fleet.redfish_call import (
 TABLE = "redfish_components.csv"
 _COLUMNS = ["id_pattern", "component", "standing", "says", "source", "checked_on"]
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~_()-]{0,63}")
-"""What a release could name, and the brackets that a recorded BlueField writes. All else counts as not told."""
+"""What a release could name, and the brackets that a recorded BlueField writes. All else counts as not reported."""
 _PAGE_LIMIT = 4
 # Assumption: what was read of an inventory is as good for a minute; the good reads of a rollout are 30 s apart.
 _KEPT_SECONDS = 60.0
@@ -69,7 +69,7 @@ class ComponentRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirmwareSight:
-    """What an inventory tells of components. What it cannot tell is missing."""
+    """What an inventory reports of components. What it cannot tell is missing."""
 
     active: Mapping[Component, str]
     staged: Mapping[Component, frozenset[str]]
@@ -80,7 +80,7 @@ class FirmwareSight:
 
 
 class InventoryReader:
-    """Reads inventories, and keeps for a minute what it had read when time was up, so that the next call goes on."""
+    """Reads inventories, and keeps for a minute what it had read when time was up, so that the next call continues."""
 
     def __init__(self, settings: RedfishSettings) -> None:
         self._settings = settings
@@ -90,7 +90,7 @@ class InventoryReader:
         """Address -> whether the whole list in one answer came in time, once it was asked for."""
 
     def sight(self, talk: BmcTalk) -> FirmwareSight:
-        """Return what the BMC tells of the node. Raises SourceUnavailable if there was time for a part of it only."""
+        """Return what the BMC reports of the node. Raises SourceUnavailable if there was time for a part of it only."""
         rules = read_rules()
         found = [
             (rule, entry)
@@ -129,7 +129,7 @@ class InventoryReader:
         except SourceUnavailable as problem:
             done = sum(path in kept for path in paths)
             raise SourceUnavailable(
-                f"{problem}; {done} of {len(paths)} entries of its firmware inventory are read, the next call goes on"
+                f"{problem}; {done} of {len(paths)} entries of its firmware inventory are read, the next call continues"
             ) from None
         del self._read[talk.address]
         yield from ((path, kept[path][1]) for path in paths)
@@ -137,7 +137,7 @@ class InventoryReader:
     def _beside(self, talk: BmcTalk, *, missing: frozenset[Component]) -> Iterator[tuple[Component, str]]:
         """Yield what the system and the manager say themselves, of BMCs whose inventory does not name it."""
         if Component.BIOS in missing:
-            with suppress(SourceRefused):  # It cannot be told which system is the node: then nothing is told.
+            with suppress(SourceRefused):  # Which system is the node cannot be known: then nothing is reported.
                 yield from _version_in(talk.get(choose_system(talk, self._settings)), "BiosVersion", Component.BIOS)
         if Component.BMC in missing:
             with suppress(SourceRefused):
@@ -258,7 +258,7 @@ _LOOKED_AT_COUNT = 5
 """Assumption: of a list that cannot be had in one answer only the newest are read, or a call would take too long."""
 _GONE = frozenset({404, 410})
 _FAILED = frozenset({"Exception", "Cancelled", "Killed"})
-"""DSP2046, Task.TaskState. Interrupted and Suspended are expected to go on; Completed is with warnings at worst."""
+"""DSP2046, Task.TaskState. Interrupted and Suspended are expected to continue; Completed is with warnings at worst."""
 
 
 class TaskState(Enum):
@@ -271,7 +271,7 @@ class TaskState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSight:
-    """One task, as the BMC tells it."""
+    """One task, as the BMC reports it."""
 
     path: str
     state: TaskState

@@ -41,7 +41,7 @@ _LONGEST_RETRY_AFTER_SECONDS = 3600.0
 
 
 class BmcRefusal(SourceRefused):
-    """The BMC said no. `status`: of HTTP; `message_ids`: by which registries know what it said."""
+    """The BMC refused. `status`: of HTTP; `message_ids`: by which registries name its answer."""
 
     def __init__(self, text: str, *, status: int = 0, message_ids: frozenset[str] = frozenset()) -> None:
         super().__init__(text)

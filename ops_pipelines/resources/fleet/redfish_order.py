@@ -4,7 +4,7 @@ What the answer leads to is `redfish_update`'s. How an image is asked for, and w
 `redfish_records`'.
 
 An image that is sent has 100 MB and more, so it goes by a process of its own, this module with the arguments
-`DIRECTORY KEY`; whoever ordered it does not wait, and may end. Where it is sent to stands in the record under the key,
+`DIRECTORY KEY`; who ordered it does not wait, and may end. Where it is sent to is in the record under the key,
 who we are in the lock beside it. That the whole image may have left is written down before its last piece does, so that
 a record without that mark proves that the BMC never had it.
 """

@@ -61,7 +61,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRecord:
-    """One installation under one key: which of its images is under way, and what the BMC said."""
+    """One installation under one key: which of its images is under way, and what the BMC reported."""
 
     key: ActionKey
     node: NodeName
@@ -173,7 +173,7 @@ class UpdateRecords:
         try:
             with self.runs.starting():
                 if self.read(record.key) != after:
-                    raise SourceUnavailable("another process went on with this installation at this moment; ask again")
+                    raise SourceUnavailable("another process continued this installation at this moment; ask again")
                 self._replace(record)
                 return record
         except OSError as problem:
@@ -215,7 +215,7 @@ class UpdateRecords:
         return tuple(each for each in found if each is not None)
 
     def tasks(self) -> frozenset[str]:
-        """Return the tasks that we ourselves have begun on the BMC of the node."""
+        """Return the tasks that we ourselves have started on the BMC of the node."""
         return frozenset(task for each in self.all() for task in (each.task, *each.earlier_tasks) if task)
 
     def _replace(self, record: UpdateRecord) -> None:
@@ -232,7 +232,7 @@ def _is_in_the_way(other: UpdateRecord, looked_at: datetime) -> bool:
 
 def _not_kept(path: Path, problem: OSError) -> SourceUnavailable:
     return SourceUnavailable(
-        f"what the BMC said cannot be kept in {path} ({problem}); its tasks and inventory will tell. Look at the disk"
+        f"what the BMC answered cannot be kept in {path} ({problem}); its tasks and inventory show it. Look at the disk"
     )
 
 
@@ -315,7 +315,7 @@ def refuse_wrong_bytes(image: Image, file: BinaryIO, *, ends_at: float | None = 
             return
     if digest.hexdigest() != image.sha256:
         raise SourceRefused(
-            f"image {image.name} has the sha256 {digest.hexdigest()}; the release says {image.sha256}. Fetch it anew"
+            f"image {image.name} has the sha256 {digest.hexdigest()}; the release says {image.sha256}. Fetch it again"
         )
 
 
@@ -370,7 +370,7 @@ def _artifact_of(change: Change, version: str, direction: Direction) -> Artifact
     found = change.rollback_artifacts.get(version)
     if found is None:
         raise SourceRefused(
-            f"{change.component.value} {version} has no image to go back with; name it under rollback_artifacts"
+            f"{change.component.value} {version} has no image to roll back with; name it under rollback_artifacts"
         )
     return found
 
@@ -407,7 +407,7 @@ def _sent(image: Image, service: Document, *, is_back: bool) -> Request:
 def _parameters(
     image: Image, service: Document, supported: frozenset[str], *, is_back: bool
 ) -> tuple[dict[str, object], bool]:
-    """Return what is said beside the image, and whether it waits for a reset: uploading is one thing, activating
+    """Return what is stated beside the image, and whether it waits for a reset: uploading is one thing, activating
     another, and a BMC that is left to choose may restart the node at once."""
     inventory = word(service, "FirmwareInventory", "@odata.id").rstrip("/")
     found: dict[str, object] = {}

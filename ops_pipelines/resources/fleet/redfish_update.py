@@ -32,10 +32,10 @@ from ops_pipelines.resources.commands import RunCommand, run_command
 from ops_pipelines.resources.config.redfish_settings import POWER_ACTS, RedfishSettings, origin_of
 from ops_pipelines.resources.fleet.command_fleet import COMMAND_LIMIT_SECONDS, CommandFleet
 from ops_pipelines.resources.fleet.redfish_call import (
-    Answer,
     AnswerPending,
     BmcCalls,
     BmcTalk,
+    Reading,
     choose_system,
     on_one_line,
     part,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 
 _STATES = {"On": PowerState.ON, "Off": PowerState.OFF}
-"""All else (PoweringOn, PoweringOff, Paused, nothing) is on its way, or not told."""
+"""All else (PoweringOn, PoweringOff, Paused, nothing) is on its way, or not reported."""
 
 
 class RedfishPower:
@@ -86,7 +86,7 @@ class RedfishPower:
         """Give power (On); a system that has it, or is getting it, is left alone."""
         self._ask(node, lambda system: _reset(system, "On", needless={"On", "PoweringOn"}))
 
-    def _ask(self, node: NodeName, act: Callable[["System"], Answer]) -> Answer:
+    def _ask(self, node: NodeName, act: Callable[["System"], Reading]) -> Reading:
         return self._calls.ask(
             node, lambda talk: act(talk.root.get_system(choose_system(talk, self._calls.settings))), about="power"
         )
@@ -182,7 +182,7 @@ class RedfishUpdates:
         self._orders = ImageOrders(settings, clock=clock)
 
     def start(self, node: NodeName, order: InstallOrder, *, key: ActionKey) -> None:
-        """Ask for the first image of an order, or have it sent; what became of it is told by `report`.
+        """Ask for the first image of an order, or have it sent; what became of it is reported by `report`.
 
         Asking again under the same key asks for what is left of one that `report` calls waiting: the next image, or the
         BMC's reset. Refused where the BMC does not offer it, a file is not the one that the release names, or several
@@ -196,7 +196,9 @@ class RedfishUpdates:
         begun = records.read(known)
         if begun is not None:
             if (begun.images, begun.is_back) != (images, order.direction is Direction.BACK):
-                raise SourceRefused(f"another order was begun under {known}; look at the BMC, and remove {known}.part")
+                raise SourceRefused(
+                    f"another order was started under {known}; look at the BMC, and remove {known}.part"
+                )
             self._go_on(begun, records)
             return
         self._calls.keep_away_as_asked(name)
@@ -250,7 +252,7 @@ class RedfishUpdates:
             return _report_of(record, said=str(problem))
 
     def active_versions(self, node: NodeName) -> Mapping[Component, str]:
-        """Return the firmware that runs on a node, as its BMC tells; nothing where several nodes share the BMC."""
+        """Return the firmware that runs on a node, as its BMC reports; nothing where several nodes share the BMC."""
         name = parse_node_name(node)
         if self._sharing(name):
             return {}

@@ -56,8 +56,8 @@ _ADVICE = {
     errno.EACCES: "no right: give the lake's directory to the user that runs this",
     errno.EPERM: "no right: give the lake's directory to the user that runs this",
     errno.EROFS: "the file system is mounted read-only",
-    errno.ENOTDIR: "a file stands where a directory must be",
-    errno.EEXIST: "a file stands where a directory must be",
+    errno.ENOTDIR: "a file is where a directory must be",
+    errno.EEXIST: "a file is where a directory must be",
 }
 
 
@@ -264,7 +264,7 @@ class HourFiles:
     directory: UPath
     is_closed: bool
     cycles: tuple[str, ...]
-    """In the order of their times; what was added stands last."""
+    """In the order of their times; what was added is last."""
 
     @property
     def read_from(self) -> tuple[UPath, ...]:
@@ -311,7 +311,7 @@ def cycle_name(at: datetime, part: str) -> str:
 
 
 def is_of_live_cycle(name: str) -> bool:
-    """Return whether a file holds what a store of metrics told while the hour ran (`core.sources.SO_FAR`)."""
+    """Return whether a file holds what a store of metrics reported while the hour ran (`core.sources.SO_FAR`)."""
     match = _CYCLE.fullmatch(name)
     return match is not None and match[1] != "added" and match[2] in (None, f"-{SO_FAR}", f"-{_FOLDED}")
 
@@ -399,7 +399,7 @@ def names_in(directory: UPath) -> tuple[str, ...]:
 def hold_hour(directory: UPath, *, wait_seconds: float) -> Iterator[None]:
     """Be the only one who changes the hour. Raises LakeError after `wait_seconds`.
 
-    Locally among all processes (`flock`; a process that dies lets go). In an object store only among the threads of
+    Locally among all processes (`flock`; a process that dies releases it). In an object store only among the threads of
     this process: there one process writes an hour at a time, or the last one wins.
     """
     if not is_local(directory):

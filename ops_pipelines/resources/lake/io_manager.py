@@ -99,7 +99,7 @@ class Hours(Mapping[Key, Rows]):
 def store_hour(lake: ParquetLake, table: str, hour: datetime, *, told: Told | Computed, now: datetime) -> Rows:
     """Close an hour that is over and return its rows.
 
-    One that runs on gets what was told as a file of its own: cycles are still to come.
+    One that runs on gets what was given as a file of its own: cycles are still to come.
     """
     if now >= hour + _HOUR and isinstance(told, Computed):
         return lake.replace_hour(table, hour, told.rows)

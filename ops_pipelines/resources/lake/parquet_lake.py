@@ -73,7 +73,7 @@ class ParquetLake:
     """Tables of `schema.TABLES` by hour under a root: a path, or a URL that fsspec knows (`s3://...`, `memory://...`).
 
     Locally any number of processes may read and write. In an object store any number may read, and one process at a
-    time may write an hour: there is no lock there. `clock` tells which hours are over.
+    time may write an hour: there is no lock there. `clock` shows which hours are over.
     """
 
     def __init__(
@@ -302,7 +302,7 @@ class ParquetLake:
             for folded, names in foldable(files.cycles, before=before).items() if not files.is_closed else ():
                 parts = self._read_parts(table, [files.directory / name for name in names])
                 write_table_atomically(files.directory / folded, merge(table, parts))
-                # Whoever dies here leaves rows twice, which count once.
+                # Who dies here leaves rows twice, which count once.
                 for name in set(names) - {folded}:
                     (files.directory / name).unlink(missing_ok=True)
 

@@ -1,8 +1,8 @@
 """What the lake remembers for the rest of the program: of a few nodes and jobs in some minutes
 (`core.record.Recollection`) and of past work (`core.sources.PastWork`).
 
-Opens the files of the hours that are asked for, and of those only the rows wanted. Imports Arrow when it is asked, not
-before: the command line passes through here.
+Opens the files of the hours that are asked for, and of those only the rows requested. Imports Arrow when it is asked,
+not before: the command line passes through here.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -120,12 +120,8 @@ class LakeWindow:
         start: datetime,
         end: datetime,
     ) -> "pa.Table | None":
-        import pyarrow as pa
-        import pyarrow.dataset as ds
-        import pyarrow.fs as pafs
-
-        from ops_pipelines.lake.hours import layout_of, merge
-        from ops_pipelines.resources.lake.files import files_of_hour, hour_of, is_local
+        from ops_pipelines.lake.hours import merge
+        from ops_pipelines.resources.lake.files import files_of_hour, hour_of
 
         if not names or start >= end:
             return None
@@ -137,19 +133,7 @@ class LakeWindow:
             hour += _HOUR
         if not paths:
             return None
-        filesystem = (
-            pafs.LocalFileSystem() if is_local(lake.root) else pafs.PyFileSystem(pafs.FSSpecHandler(lake.root.fs))
-        )
-        schema = layout_of(table).schema
-        moment = pa.timestamp("us", tz="UTC")
-        wanted = (
-            ds.field(key).isin(sorted(names))
-            & (ds.field("time") >= pa.scalar(start.astimezone(UTC), moment))
-            & (ds.field("time") < pa.scalar(end.astimezone(UTC), moment))
-        )
-        found = ds.dataset(
-            [path.path for path in paths], schema=schema, format="parquet", filesystem=filesystem
-        ).to_table(columns=columns, filter=wanted)
+        found = _selected(lake.root, table, paths, key=key, names=names, columns=columns, start=start, end=end)
         return merge(table, [found])
 
 
@@ -161,7 +145,7 @@ def _columns(table: str, names: Collection[str]) -> list[str]:
 
 
 def _may_hold(path: "UPath", start: datetime, end: datetime) -> bool:
-    """Return whether a file can hold rows of the window: a live cycle's name tells its time, others may hold any."""
+    """Return whether a file can hold rows of the window: a live cycle's name reports its time, others may hold any."""
     from ops_pipelines.resources.lake.files import is_of_live_cycle
 
     if not is_of_live_cycle(path.name):
@@ -273,31 +257,52 @@ class LakePastWork:
         end: datetime,
     ) -> "pa.Table":
         import pyarrow as pa
-        import pyarrow.dataset as ds
-        import pyarrow.fs as pafs
 
         from ops_pipelines.lake.hours import layout_of
-        from ops_pipelines.resources.lake.files import is_local
 
-        whole = layout_of(table).schema
-        wanted_columns = pa.schema([whole.field(name) for name in columns])
         if not paths or not names:
-            return wanted_columns.empty_table()
-        root = self._lake.root
-        filesystem = pafs.LocalFileSystem() if is_local(root) else pafs.PyFileSystem(pafs.FSSpecHandler(root.fs))
-        moment = pa.timestamp("us", tz="UTC")
-        wanted = (
-            ds.field(key).isin(sorted(set(names)))
-            & (ds.field("time") >= pa.scalar(start.astimezone(UTC), moment))
-            & (ds.field("time") < pa.scalar(end.astimezone(UTC), moment))
-        )
+            schema = layout_of(table).schema
+            return pa.schema([schema.field(name) for name in columns]).empty_table()
         try:
-            return ds.dataset(
-                [path.path for path in paths], schema=whole, format="parquet", filesystem=filesystem
-            ).to_table(columns=list(columns), filter=wanted)
+            return _selected(self._lake.root, table, paths, key=key, names=names, columns=columns, start=start, end=end)
         except (OSError, pa.ArrowException) as exc:
             raise LakeError(f"{table} cannot be read from {start:%Y-%m-%d %H:%M} UTC on: {exc}") from exc
 
 
 def _hour_of(at: datetime) -> datetime:
     return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+# -- both --
+
+
+def _selected(
+    root: "UPath",
+    table: str,
+    paths: "Sequence[UPath]",
+    *,
+    key: str,
+    names: Collection[str],
+    columns: Sequence[str],
+    start: datetime,
+    end: datetime,
+) -> "pa.Table":
+    """Return the rows of `names` with start <= time < end that these files hold. Raises as Arrow and the disk do."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    import pyarrow.fs as pafs
+
+    from ops_pipelines.lake.hours import layout_of
+    from ops_pipelines.resources.lake.files import is_local
+
+    filesystem = pafs.LocalFileSystem() if is_local(root) else pafs.PyFileSystem(pafs.FSSpecHandler(root.fs))
+    moment = pa.timestamp("us", tz="UTC")
+    is_asked_for = (
+        ds.field(key).isin(sorted(set(names)))
+        & (ds.field("time") >= pa.scalar(start.astimezone(UTC), moment))
+        & (ds.field("time") < pa.scalar(end.astimezone(UTC), moment))
+    )
+    files = ds.dataset(
+        [path.path for path in paths], schema=layout_of(table).schema, format="parquet", filesystem=filesystem
+    )
+    return files.to_table(columns=list(columns), filter=is_asked_for)

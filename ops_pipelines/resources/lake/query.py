@@ -201,7 +201,7 @@ _WORD = re.compile(r"\w+")
 _STREAM_FAULT = re.compile(r"reading the stream registered as '\w+' failed: (?P<what>.*)", re.DOTALL)
 _BATCH_ROWS = 10_000
 _GONE = "No such file"
-"""In what DuckDB passes on of a file that was folded or cleaned since it was listed: listed anew, it is read."""
+"""In what DuckDB passes on of a file that was folded or cleaned since it was listed: listed again, it is read."""
 
 
 class QueryRefused(ValueError):
@@ -209,7 +209,7 @@ class QueryRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class QueryResult:
     """What a query found."""
 
     columns: tuple[str, ...]
@@ -227,7 +227,7 @@ def query(
     limit: int | None = 1000,
     timeout_seconds: float = 120.0,
     memory_bytes: int = 2 * 1024**3,
-) -> Answer:
+) -> QueryResult:
     """Run one reading statement and return at most `limit` rows (None: all of them).
 
     Times are UTC. Raises QueryRefused; LakeError where the lake cannot be read.
@@ -241,7 +241,7 @@ def query(
         return _query(lake, sql, limit=limit, timeout_seconds=timeout_seconds, memory_bytes=memory_bytes)
 
 
-def _query(lake: ParquetLake, sql: str, *, limit: int | None, timeout_seconds: float, memory_bytes: int) -> Answer:
+def _query(lake: ParquetLake, sql: str, *, limit: int | None, timeout_seconds: float, memory_bytes: int) -> QueryResult:
     with closing(duckdb.connect(config=_locked_config(memory_bytes))) as connection:
         statement = _one_reading(connection, sql)
         mentioned = _mentioned(sql)
@@ -361,7 +361,7 @@ def _first_lines(exc: Exception) -> str:
     return str(exc).strip()
 
 
-def _read(relation: duckdb.DuckDBPyRelation, limit: int | None) -> Answer:
+def _read(relation: duckdb.DuckDBPyRelation, limit: int | None) -> QueryResult:
     reader = relation.to_arrow_reader(_BATCH_ROWS)
     schema: pa.Schema = reader.schema
     rows: list[tuple[object, ...]] = []
@@ -371,7 +371,7 @@ def _read(relation: duckdb.DuckDBPyRelation, limit: int | None) -> Answer:
         if limit is not None and len(rows) > limit:
             break
     kept = rows if limit is None else rows[:limit]
-    return Answer(
+    return QueryResult(
         columns=tuple(schema.names),
         types=tuple(str(field.type) for field in schema),
         rows=tuple(kept),

@@ -105,14 +105,14 @@ def refuse_unproved(connection: Connection, begun: Iterable[Incident], *, now: d
             continue
         why = _why_unproved(connection, incident.plan)
         if why is None and read_proofs_of(connection, [incident.plan])[incident.plan].expires_at <= now:
-            why = "its proof has expired; the next pass proves it anew"
+            why = "its proof has expired; the next pass proves it again"
         if why is not None:
             raise LedgerConflict(f"plan {incident.plan} cannot be put in force: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownPlans:
-    """The plans behind acts that are to be begun together, with what was proved of them: read once."""
+    """The plans behind acts that are to be started together, with what was proved of them: read once."""
 
     plans: Mapping[PlanId, IncidentPlan]
     proofs: Mapping[PlanId, Proof]
@@ -127,9 +127,11 @@ def read_known_plans(connection: Connection, records: Iterable[ActionRecord]) ->
 def refusal_of_unproved(
     known: KnownPlans, record: ActionRecord, proof: ActProof | None, *, now: datetime
 ) -> Refusal | None:
-    """Return why an act must not be begun: its plan was not proved, does not hold it, or the act itself was not proved.
+    """Return why an act must not be started: its plan was not proved, does not hold it, or the act itself was not
+    proved.
 
-    People are told whatever was proved. Of a rollout the acts alone are proved: its waves have a yes of their own.
+    People are notified whatever was proved. Of a rollout the acts alone are proved: its waves have an approval of their
+    own.
     """
     action = record.action
     if action.verb in MESSAGES:
@@ -143,7 +145,7 @@ def refusal_of_unproved(
 
 def _why_unplanned(known: KnownPlans, record: ActionRecord) -> str | None:
     """Return why the plan behind an act does not carry it. What follows a plan without being of it needs no proof of
-    that plan: tests, the way back and marks are proved by themselves."""
+    that plan: tests, the rollback and marks are proved by themselves."""
     plan = None if record.plan is None else known.plans.get(record.plan)
     if record.plan is not None and plan is None:
         return f"there is no plan {record.plan}"
@@ -185,7 +187,7 @@ def begin_actions(
     actor: str,
     now: datetime,
 ) -> tuple[Begun | AlreadyBegun | Refusal, ...]:
-    """Write the before-entries in order, or the refusals that are new; each sees those before it as begun."""
+    """Write the before-entries in order, or the refusals that are new; each sees those before it as started."""
     known = read_records_of(connection, [record.action.key for record in records])
     plans = read_known_plans(connection, records)
     answers: list[Begun | AlreadyBegun | Refusal] = []
@@ -257,7 +259,7 @@ def begin_action_again(
 def _proved(
     plans: KnownPlans, record: ActionRecord, found: Refusal | ActProof | None, *, now: datetime
 ) -> tuple[ActionRecord, Refusal | None]:
-    """Return the record with what was proved of it, and why it must not be begun all the same."""
+    """Return the record with what was proved of it, and why it must not be started all the same."""
     if isinstance(found, Refusal):
         return record, found
     return replace(record, proof=found), refusal_of_unproved(plans, record, found, now=now)
@@ -291,7 +293,7 @@ def read_withheld(connection: Connection, key: ActionKey) -> frozenset[int]:
 
 
 def _unsent(sending: int) -> Refusal:
-    """Return why a command was not sent although its before-entry stands; each sending has words of its own."""
+    """Return why a command was not sent although its before-entry is recorded; each sending has words of its own."""
     which = "" if sending == 0 else f" for the {sending + 1}. time"
     return Refusal(
         guardrail="lease",
@@ -312,7 +314,7 @@ def mark_action_sent(connection: Connection, key: ActionKey, *, actor: str, now:
 
 
 def finish_actions(connection: Connection, outcomes: Mapping[ActionKey, Outcome], *, actor: str) -> None:
-    """Write the outcomes of actions that were begun; each line carries the whole record."""
+    """Write the outcomes of actions that were started; each line carries the whole record."""
     rows = []
     with ChainWriter(connection) as writer:
         for key, record in _begun(connection, outcomes.keys()).items():
@@ -353,7 +355,7 @@ def _judge_lease(connection: Connection, token: str | None, now: datetime) -> Re
 
 def _judge_pause(pause: Pause | None, record: ActionRecord, *, actor: str) -> Refusal | None:
     if pause is None or record.action.verb in MESSAGES or actor != AUTOPILOT:
-        return None  # People are told, and a person may act, while the autopilot is paused.
+        return None  # People are notified, and a person may act, while the autopilot is paused.
     return Refusal(
         guardrail="pause",
         reason=f"{pause.actor} paused the autopilot ({pause.reason}); `ops-pipelines resume-autopilot` ends that",
@@ -375,7 +377,7 @@ def _begun(connection: Connection, keys: Collection[ActionKey]) -> dict[ActionKe
     records = read_records_of(connection, keys)
     unknown = [key for key in keys if key not in records]
     if unknown:
-        raise LedgerError(f"no action {unknown[0]} was begun; what came of it needs its before-entry")
+        raise LedgerError(f"no action {unknown[0]} was started; what came of it needs its before-entry")
     return {key: records[key] for key in keys}
 
 

@@ -5,7 +5,7 @@ Rows are streamed, so a million lines need no more memory than a thousand; of ro
 so memory grows with the nodes of one. A proposal is spoken of by its own lines and, at its end, by the line of the one
 that took its place.
 
-What cannot be seen from inside: lines cut off the end, and a chain written anew from some line on with all later
+What cannot be seen from inside: lines cut off the end, and a chain rewritten from some line on with all later
 hashes. Both show against a head hash that was kept elsewhere (`SqlLedger.head_hash`).
 """
 
@@ -169,7 +169,7 @@ def _ownerless(connection: Connection) -> Iterator[Fault]:
     statement = select(rollout_nodes.c.rollout, rollout_nodes.c.node, rollout_nodes.c.seq).where(~has_rollout)
     for row in connection.execute(statement):
         name = f"{row.node} of {row.rollout}"
-        yield Fault(seq=row.seq, problem=f"node {name} stands in its table, but its rollout does not")
+        yield Fault(seq=row.seq, problem=f"node {name} is in its table, but its rollout does not")
 
 
 # -- proposals of quotas --

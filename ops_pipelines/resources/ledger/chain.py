@@ -98,7 +98,7 @@ class ProposalStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalChange:
-    """Body of a QUOTAS line: where one proposal stands from now on."""
+    """Body of a QUOTAS line: the state of one proposal from now on."""
 
     proposal: ProposalId
     event: ProposalEvent | None
@@ -342,7 +342,7 @@ def read_hash_at(connection: Connection, seq: int) -> str | None:
 
 
 def read_history_until(connection: Connection) -> datetime | None:
-    """Return up to when what happened is history; None: nobody has said since when this ledger lives."""
+    """Return up to when what happened is history; None: nothing states since when this ledger lives."""
     row = connection.execute(_IDENTITY).one_or_none()
     return None if row is None else row.history_until
 

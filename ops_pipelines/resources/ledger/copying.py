@@ -35,7 +35,7 @@ _BUSY_SECONDS = 10.0
 _FOR_US = 0o600
 _VERSION_TABLE = "alembic_version"
 _NO_DATABASE = "not a database"
-_NO_VERSION = f"{_VERSION_TABLE}, which tells its schema version, is gone or empty"
+_NO_VERSION = f"{_VERSION_TABLE}, which holds its schema version, is gone or empty"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def put_in(file: Path, url: str) -> None:
 
 
 def set_aside(url: str, suffix: str) -> tuple[Path, ...]:
-    """Rename the files of a ledger on SQLite that is damaged: whoever tries to save what is in it needs them all."""
+    """Rename the files of a ledger on SQLite that is damaged: who tries to save what is in it needs them all."""
     file = sqlite_file(url)
     if file is None:
         return ()
@@ -140,13 +140,13 @@ def _reading(file: Path) -> Iterator[Connection]:
 
 
 def _error(said: str, problem: BaseException) -> LedgerError:
-    """Return what a database's error means: only one that tells of damage lets a ledger be given up for another."""
+    """Return what a database's error means: only one that reports damage lets a ledger be given up for another."""
     words = " ".join(str(problem).split())
     return (LedgerDamaged if shows_damage(words) or _NO_DATABASE in words else LedgerError)(f"{said}: {words}")
 
 
 def _copy_file(source: Path, file: Path) -> bool:
-    """Copy by SQLite's own means: what stands in the WAL alone is in it. False if it holds nothing."""
+    """Copy by SQLite's own means: what is in the WAL alone is in it. False if it holds nothing."""
     try:
         with (
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, timeout=_BUSY_SECONDS)) as one,

@@ -57,7 +57,7 @@ _SERVER_SETTINGS = {
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
 }
-"""What PostgreSQL is told of each connection: nothing waits for ever for a host that vanished."""
+"""What PostgreSQL is configured with for each connection: nothing waits for ever for a host that vanished."""
 _CLIENT_SETTINGS: Mapping[str, str | int] = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -66,7 +66,7 @@ _CLIENT_SETTINGS: Mapping[str, str | int] = {
     "tcp_user_timeout": 10_000,
     "options": " ".join(f"-c {name}={limit}" for name, limit in _SERVER_SETTINGS.items()),
 }
-"""The same at our end; what the URL says wins. PgBouncer must be told to let `options` pass."""
+"""The same at our end; what the URL says wins. PgBouncer must be configured to let `options` pass."""
 _COPIED_FROM_COUNT = 100
 _COPY_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 _LOOKUP_SIZE = 500
@@ -166,14 +166,14 @@ class LedgerDatabase:
         with self._reading() as connection:
             found = schema_version(connection)
         if found != KNOWN_VERSIONS[-1]:
-            with self._writing() as connection:  # whoever comes second finds the version written, and does nothing
+            with self._writing() as connection:  # who comes second finds the version written, and does nothing
                 self._upgrade(connection, found=schema_version(connection))
         self._inode = self._inode_now()
 
     def _open_anew_if_replaced(self) -> None:
         """Leave a file that was deleted or replaced: a process that wrote on in it would be alone with what it knows.
 
-        What stands at its path is opened instead, made new if there is nothing; whether that may be acted on is
+        What is at its path is opened instead, made new if there is nothing; whether that may be acted on is
         `SqlLedger`'s to say.
         """
         if self._file is None or self._inode_now() == self._inode:
@@ -321,7 +321,7 @@ def _sqlite_engine(url: URL) -> Engine:
 
 
 def _postgres_engine(url: URL) -> Engine:
-    """Return an engine whose connections give up on a server that vanished, and are made anew once it is back."""
+    """Return an engine whose connections give up on a server that vanished, and are made again once it is back."""
     settings = {name: setting for name, setting in _CLIENT_SETTINGS.items() if name not in url.query}
     # Updates of many rows go out in pages; psycopg2's own way is one round trip a row.
     return create_engine(url, pool_pre_ping=True, connect_args=settings, executemany_mode="values_plus_batch")
@@ -359,7 +359,7 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
 def _begin_as_asked(connection: Connection) -> None:
     """Begin as the engine says. A writer that begins as a reader fails when two do so at once, whatever the timeout.
 
-    SQLite's own connection is told: as a statement of SQLAlchemy it would cost as much as what is read then, and a
+    SQLite's own connection is used: as a statement of SQLAlchemy it would cost as much as what is read then, and a
     listener of the engine would be asked for at every statement.
     """
     own = connection.connection.driver_connection

@@ -46,7 +46,7 @@ from ops_pipelines.resources.ledger.tables import plans as plan_rows
 from ops_pipelines.resources.ledger.tables import quota_proposals as rows
 
 _REFUSALS_WITHIN = 1_000
-"""Lines that are looked through for the last refusals: further back, the same ones are told once more."""
+"""Lines that are looked through for the last refusals: further back, the same ones are reported once more."""
 _DECISIONS_AFTER = (
     select(entries.c.body)
     .where(entries.c.kind == EntryKind.DECISION.value, entries.c.seq > bindparam("after"))
@@ -78,7 +78,7 @@ def write_decision(
         decided_through = max(decided_through, decided_before)  # Only plans are added; others may have gone further.
     if decided_through < decided_before:
         raise LedgerError(
-            f"decided_through would go back from {decided_before} to {decided_through}; evidence is decided on once"
+            f"decided_through would return from {decided_before} to {decided_through}; evidence is decided on once"
         )
     present = read_incidents_of(connection, [item.incident for item in incidents])
     changed = [item for item in incidents if _is_change(present.get(item.incident), item)]
@@ -163,7 +163,7 @@ def _leads_to(present: Incident, incident: Incident) -> bool:
 
 
 def write_approval(connection: Connection, approval: Approval) -> None:
-    """Write a yes to a plan that is known; it counts as a change of the plan's incident. A link gives one yes.
+    """Write an approval of a plan that is known; it counts as a change of the plan's incident. A link gives one.
 
     A plan is of an incident, or of a rollout.
     """
@@ -230,7 +230,7 @@ def _write_plans(writer: ChainWriter, plans: Collection[IncidentPlan], *, now: d
 
 
 BEGINNINGS = frozenset({ProposalEvent.BEGIN, ProposalEvent.UNDO})
-"""After these the scheduler is told something."""
+"""After these the scheduler is sent something."""
 HALF_WAY = frozenset({ProposalState.APPLYING, ProposalState.UNDOING})
 """Somebody is at it, or died at it."""
 _FIRST = frozenset({ProposalState.PROPOSED, ProposalState.REFUSED})
@@ -268,9 +268,11 @@ def write_proposal(connection: Connection, record: ProposalRecord, *, now: datet
     try:
         name = record.name
     except UnicodeEncodeError as exc:
-        raise LedgerError(f"a proposal names a team or type that is no text ({exc}); correct it, propose anew") from exc
+        raise LedgerError(
+            f"a proposal names a team or type that is no text ({exc}); correct it, propose again"
+        ) from exc
     if record.state not in _FIRST or record.sent:
-        raise LedgerError(f"{name} is {record.state.value}; a new one is proposed or refused, and not begun")
+        raise LedgerError(f"{name} is {record.state.value}; a new one is proposed or refused, and not started")
     known = read_proposal(connection, name)
     is_renewed = known is not None and _may_come_back(known, record)
     if known is not None and not is_renewed:
@@ -334,7 +336,7 @@ def write_event(
             f"{event.value!r}; read it again and decide again"
         )
     if sent and event is not ProposalEvent.BEGIN:
-        raise LedgerError(f"{proposal}: what is sent is told when it is begun, not with {event.value!r}")
+        raise LedgerError(f"{proposal}: what is sent is stated when it is started, not with {event.value!r}")
     _refuse_without_right(connection, proposal, event, lease_token=lease_token, now=now)
     if event in BEGINNINGS:
         _refuse_beside_another(connection, present, row.begun_seq)
@@ -381,7 +383,7 @@ def _refuse_beside_another(connection: Connection, present: ProposalRecord, begu
             other = decode(ProposalStanding, row.body)
             raise LedgerConflict(
                 f"{row.proposal} is {row.state} since {other.since:%Y-%m-%d %H:%M:%S} UTC by {other.actor}; one at a "
-                "time: wait for its end, or settle it if whoever began it is gone"
+                "time: wait for its end, or settle it if who started it is gone"
             )
         if is_begun and (row.begun_seq or 0) > (begun_seq or 0):
             raise LedgerConflict(
@@ -437,12 +439,12 @@ def _to_record(connection: Connection, row: Row[tuple[object, ...]]) -> Proposal
 
 
 def standing_row(standing: ProposalStanding) -> dict[str, str | int]:
-    """Return the columns that follow from where a proposal stands."""
+    """Return the columns that follow from the state of a proposal."""
     return {"state": standing.state.value, "body": encode(standing)}
 
 
 def superseded_by(newer: ProposalId, its_standing: ProposalStanding) -> ProposalStanding:
-    """Return where a proposal stands whose place another one took."""
+    """Return the state of a proposal whose place another one took."""
     return ProposalStanding(
         state=ProposalState.SUPERSEDED,
         since=its_standing.since,

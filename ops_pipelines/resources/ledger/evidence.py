@@ -5,7 +5,7 @@ None of this is history: the chain names documents by digest and evidence by seq
 `outbox`'s.
 
 Tests on nodes are one row a run, its document under its sha256. They stand in the order in which we kept them: the
-times in a document are the node's, whose clock may be broken too. The verdict stands in the document as well: a row
+times in a document are the node's, whose clock may be broken too. The verdict is in the document as well: a row
 that was changed behind our back is an error when it is read. What a verdict rests on is `core.node_tests`'.
 """
 
@@ -301,7 +301,7 @@ def take_lease(
     """Take or renew the lease and return its token; None while another holder's runs.
 
     The same holder keeps its token even over a gap: nobody else held the lease in between, or the row would say so.
-    Each other holder begins a new epoch, which its token carries. Whoever `is_gone` is not waited for.
+    Each other holder begins a new epoch, which its token carries. A holder that `is_gone` is not waited for.
     """
     row = connection.execute(_LEASE_ROW).one_or_none()
     if row is not None and row.holder == holder:

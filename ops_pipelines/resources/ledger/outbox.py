@@ -28,10 +28,12 @@ _LONGEST_WORDS = 500
 def write_notes(
     connection: Connection, given: Collection[Note], *, source: str, after: str | None, cursor: str, now: datetime
 ) -> int:
-    """Keep the notes whose key is new and move the cursor; raise LedgerConflict if it no longer stands at `after`."""
+    """Keep the notes whose key is new and move the cursor; raise LedgerConflict if it is no longer at `after`."""
     found = read_cursor(connection, source)
     if found != after:
-        raise LedgerConflict(f"the cursor of {source} is at {found} instead of {after}; somebody else told in between")
+        raise LedgerConflict(
+            f"the cursor of {source} is at {found} instead of {after}; somebody else notified in between"
+        )
     move_cursor(connection, source, cursor, now=now)
     by_key = {note.key: note for note in reversed(list(given))}  # of two with one key the first counts
     known = set(connection.execute(select(notes.c.key).where(notes.c.key.in_(by_key))).scalars()) if by_key else set()
@@ -102,7 +104,7 @@ def write_sent(connection: Connection, batch: str, *, receipt: str, now: datetim
     """Write that the notes of a batch were taken; of those that were given up meanwhile, too: they arrived."""
     sent = {"state": NoteState.SENT.value, "sent_at": now, "receipt": receipt[:_LONGEST_WORDS], "problem": ""}
     if connection.execute(update(notes).where(notes.c.batch == batch).values(sent)).rowcount == 0:
-        raise LedgerError(f"there is no message {batch}; it was never begun in this ledger")
+        raise LedgerError(f"there is no message {batch}; it was never started in this ledger")
 
 
 def write_failed(connection: Connection, batch: str, *, problem: str, again_at: datetime | None, now: datetime) -> None:

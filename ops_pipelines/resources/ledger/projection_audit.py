@@ -253,7 +253,7 @@ def differing(row: RowMapping, expected: Mapping[str, str | int | None]) -> list
 
 def invented(what: str, name: str, seq: int) -> Fault:
     """Return the fault of a row that no line recorded."""
-    return Fault(seq=seq, problem=f"{what} {name} stands in its table, but line {seq} did not record it")
+    return Fault(seq=seq, problem=f"{what} {name} is in its table, but line {seq} did not record it")
 
 
 def differs(what: str, name: str, seq: int, columns: Sequence[str]) -> Fault:

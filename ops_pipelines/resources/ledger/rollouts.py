@@ -2,7 +2,7 @@
 table and never backwards.
 
 Each function runs inside a transaction of its caller. Plan and release are documents, named by the line that opens a
-rollout. Whether a rollout, or a node in it, may become what a writer says is judged from the stored value: whoever
+rollout. Whether a rollout, or a node in it, may become what a writer says is judged from the stored value: who
 reads, works and writes may be overtaken meanwhile by another process or a person, and is refused then. That part is
 pure.
 """
@@ -53,8 +53,8 @@ def rollout_conflict(before: Rollout, after: Rollout, *, actor: str) -> str | No
         return f"{before.rollout} is another rollout: release, plan and waves of a rollout never change"
     if actor == AUTOPILOT and _is_peoples(before, after):
         return (
-            f"{before.rollout} is {before.state.value} by now, and only people let it go on; read it again and decide "
-            "again"
+            f"{before.rollout} is {before.state.value} by now, and only people let it continue; read it again "
+            "and decide again"
         )
     if _rollout_stays(before, after) or _rollout_moves(before, after):
         return None
@@ -74,7 +74,7 @@ def node_conflict(before: RolloutNode, after: RolloutNode, *, state: RolloutStat
     is_begun = before.stage in _UNTOUCHED and after.stage in IN_HAND
     is_taken = before.stage not in IN_HAND and after.stage in IN_HAND
     if (is_begun and state is not RolloutState.RUNNING) or (is_taken and state in FINAL):
-        return f"{before.rollout} is {state.value} by now: {before.node} is not begun; read it again and decide again"
+        return f"{before.rollout} is {state.value} by now: {before.node} is not started; read it again and decide again"
     return None
 
 
@@ -101,7 +101,7 @@ def _origin(rollout: Rollout) -> tuple[object, ...]:
 
 
 def _rollout_stays(before: Rollout, after: Rollout) -> bool:
-    """Return whether this is the same stay in the same state, told in other words; when it is over, what it owes."""
+    """Return whether this is the same stay in the same state, in other words; when it is over, what it owes."""
     if before.state in FINAL:
         return after == replace(before, kept_off=after.kept_off, booking=after.booking)
     return (before.state, before.wave, before.since) == (after.state, after.wave, after.since)
@@ -116,7 +116,7 @@ def _rollout_moves(before: Rollout, after: Rollout) -> bool:
 
 
 def _node_stays(before: RolloutNode, after: RolloutNode) -> bool:
-    """Return whether this is the same stay in the same stage, told in other words or with other reads."""
+    """Return whether this is the same stay in the same stage, in other words or with other reads."""
     is_same = (before.wave, before.since) == (after.wave, after.since)
     return is_same and _standing(before) == _standing(after) and _progress(before) == _progress(after)
 
@@ -127,7 +127,7 @@ def _node_moves(before: RolloutNode, after: RolloutNode) -> bool:
 
 
 def _is_put_off(before: RolloutNode, after: RolloutNode) -> bool:
-    """Return whether a node that waits goes on waiting, for a later wave."""
+    """Return whether a node that waits keeps waiting, for a later wave."""
     is_same = _standing(before) == _standing(after) and _progress(before) == _progress(after)
     if before.wave is None or after.wave is None:
         return False

@@ -1,7 +1,7 @@
 """The ledger on SQLAlchemy Core: SQLite by default, PostgreSQL by URL, one code.
 
 Here stand the transactions, one a method, as many as the port has: that is why it is one class of more than 500 lines.
-What happens inside each transaction stands in the modules beside it.
+What happens inside each transaction is in the modules beside it.
 
 Open one `SqlLedger` a process; its threads may share it.
 """
@@ -245,7 +245,7 @@ class SqlLedger:
 
     def resume_autopilot(self, *, actor: str, now: datetime) -> None:
         if self._pause_file is not None:
-            try:  # First: whoever finds it afterwards would write it into the chain again.
+            try:  # First: who finds it afterwards would write it into the chain again.
                 self._pause_file.remove()
             except OSError as problem:
                 raise LedgerError(
@@ -261,7 +261,7 @@ class SqlLedger:
         return None if self._pause_file is None else self._pause_file.read()
 
     def _take_in_pause(self, connection: Connection, now: datetime) -> None:
-        """Write a pause that stands in the file alone into the chain: whoever wrote it could not reach us then."""
+        """Write a pause that is in the file alone into the chain: who wrote it could not reach us then."""
         pause = self._pause_beside()
         if pause is None or ledger_state.read_pause(connection) is not None:
             return
@@ -558,7 +558,7 @@ class SqlLedger:
         """Return the hash of the last line, to be kept where the ledger's owner cannot write.
 
         The chain proves that nothing in it was changed. That lines were cut off its end, or that somebody wrote it
-        anew from some line on, shows only against a hash kept elsewhere.
+        again from some line on, shows only against a hash kept elsewhere.
         """
         with self._database.read() as connection:
             return read_head(connection)[1]

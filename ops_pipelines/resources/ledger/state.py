@@ -224,13 +224,13 @@ def _bodies_of(connection: Connection, statement: Select[str, str], wanted: Coll
 
 
 def read_records(connection: Connection, incident: IncidentId) -> tuple[ActionRecord, ...]:
-    """Return the actions of one incident in the order begun."""
+    """Return the actions of one incident in the order started."""
     bodies = connection.execute(_RECORDS_OF, {"incident": incident}).scalars()
     return tuple(_to_record(body) for body in bodies)
 
 
 def read_records_on(connection: Connection, cause: IncidentId, node: NodeName) -> tuple[ActionRecord, ...]:
-    """Return the actions of one cause on one node in the order begun."""
+    """Return the actions of one cause on one node in the order started."""
     bodies = connection.execute(_RECORDS_ON, {"incident": cause, "node": node}).scalars()
     return tuple(_to_record(body) for body in bodies)
 
@@ -401,7 +401,7 @@ class LedgerChronicle:
             after = page[-1].seq
 
     def _seq_before(self, since: datetime) -> int:
-        """Return a line below the first one of the stretch; the chain is in the order of its times."""
+        """Return a line below the first one of the interval; the chain is in the order of its times."""
         low, high = 0, 1
         while (page := self._ledger.entries(after=high, limit=1)) and page[0].written_at < since:
             low, high = high, high * 2

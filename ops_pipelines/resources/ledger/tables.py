@@ -132,7 +132,7 @@ class ApprovalColumns(TypedColumns):
 
 
 class ActionColumns(TypedColumns):
-    """Projection: each action begun, with what came of it since. The primary key is the idempotency key.
+    """Projection: each action started, with what came of it since. The primary key is the idempotency key.
 
     Three lines of the chain may speak of it; `body` is that of the last.
     """
@@ -257,10 +257,10 @@ class IdentityColumns(TypedColumns):
 
     name: Named[str] = Column(Text(), primary_key=True)
     ledger: Named[str] = Column(Text())
-    """Its id; what stands beside the ledger names it too (`watch`)."""
+    """Its id; what is beside the ledger names it too (`watch`)."""
     born_at: Named[datetime] = Column(UtcText())
     history_until: Named[datetime] = Column(UtcText())
-    """What happened before is no evidence: the birth, or when a person last took it for the one to go on with."""
+    """What happened before is no evidence: the birth, or when a person last took it for the one to continue with."""
 
 
 class HeartbeatColumns(TypedColumns):
@@ -289,7 +289,9 @@ class NodeCheckColumns(TypedColumns):
 
 
 class NoteColumns(TypedColumns):
-    """The outbox: what is told to whom, and what became of it. No history: what was sent is forgotten after a while."""
+    """The outbox: what is sent to whom, and what became of it. No history: what was sent is forgotten after a
+    while.
+    """
 
     key: Named[str] = Column(Text(), primary_key=True)
     number: Named[int] = Column(BigInteger(), unique=True)

@@ -1,8 +1,8 @@
 """Whether this is the ledger that was seen before: how far it was seen is kept beside it, so that one that is gone,
 older or another is noticed, and not acted on.
 
-The mark stands in the state directory, and whoever runs us keeps a copy elsewhere (Dagster's storage). It may lag, by
-seconds: it names a line that was on the disk, so that no crash makes a false alarm. What a person orders (to go on with
+The mark is in the state directory, and who runs us keeps a copy elsewhere (Dagster's storage). It may lag, by seconds:
+it names a line that was on the disk, so that no crash makes a false alarm. What a person orders (to continue with
 another ledger, or with a restored one) begins a new generation: an older mark elsewhere counts no more.
 
 `Watch` is that half of `SqlLedger`; who is refused what, the ledger's own methods say.
@@ -47,8 +47,8 @@ _MODE = 0o600
 _MOST_BYTES = 100_000
 _TOLD_KEPT_COUNT = 20
 WAY_OUT = (
-    "Nothing is begun, in no mode. Put the ledger back (`ops-pipelines restore`, or its address in cluster.yaml), or "
-    'begin anew with the one that is there: `ops-pipelines resume-autopilot --new-ledger --reason "..."`.'
+    "Nothing is started, in no mode. Put the ledger back (`ops-pipelines restore`, or its address in cluster.yaml), or "
+    'start over with the one that is there: `ops-pipelines resume-autopilot --new-ledger --reason "..."`.'
 )
 
 
@@ -61,16 +61,16 @@ class Mark:
     """How far a ledger was seen."""
 
     generation: int = 1
-    """Grows with each order of a person about which ledger to go on with: the time of the order, in seconds."""
+    """Grows with each order of a person about which ledger to continue with: the time of the order, in seconds."""
     ledger: str | None = None
-    """Its id; None: a person said that any ledger will do, the next one that is met."""
+    """Its id; None: a person stated that any ledger will do, the next one that is met."""
     seq: int = 0
     head_hash: str = ""
     seen_at: str = ""
     news: str = ""
-    """What people are told of the generation, once."""
+    """What people are notified of about the generation, once."""
     told: tuple[str, ...] = ()
-    """Names of what people were told."""
+    """Names of what people were notified of."""
 
     def as_text(self) -> str:
         """Return the mark as it is kept."""
@@ -150,7 +150,7 @@ def judge_found(found: Found, mark: Mark | None, *, hash_at: Callable[[int], str
     elif found.head_seq < mark.seq:
         words = f"The ledger is older than it was: it ends before what was seen, as a copy of earlier does ({seen})."
     elif hash_at(mark.seq) != mark.head_hash:
-        words = f"The ledger is not what it was: another line stands where {seen}; it is a copy that was written on."
+        words = f"The ledger is not what it was: another line is where {seen}; it is a copy that was written on."
     else:
         return None
     key = f"refused {mark.generation} {mark.ledger} {found.ledger} {found.head_seq >= mark.seq}"
@@ -168,7 +168,7 @@ def next_generation(found: Found | None, before: Mark | None, *, news: str, now:
 
 
 def with_told(mark: Mark, key: str) -> Mark:
-    """Return the mark with what people were told; the oldest names are forgotten."""
+    """Return the mark with what people were notified of; the oldest names are forgotten."""
     return mark if key in mark.told else replace(mark, told=(*mark.told, key)[-_TOLD_KEPT_COUNT:])
 
 
@@ -261,7 +261,7 @@ class Watch:
         self._told_here.add(news.key)
         if self._file is None:
             return
-        with suppress(OSError, SeenError):  # It is told again after the next start: better than never.
+        with suppress(OSError, SeenError):  # It is reported again after the next start: better than never.
             self._file.change(lambda mark: None if mark is None else with_told(mark, news.key))
 
     def begin_anew(self, *, actor: str, reason: str, now: datetime) -> None:
@@ -285,7 +285,7 @@ class Watch:
             )
             with ChainWriter(connection) as writer:
                 writer.append(encode(order), kind=EntryKind.LEDGER, actor=actor, incident=None, now=now)
-        words = f"{actor} let the autopilot begin anew with the ledger that is there: {reason}"
+        words = f"{actor} had the autopilot start over with the ledger that is there: {reason}"
         with self._database.read() as connection:
             self._accept(connection, before=before, news=words, now=now)
 
@@ -304,7 +304,7 @@ class Watch:
 
     def _accept(self, connection: Connection, *, before: Mark | None, news: str, now: datetime) -> None:
         """Begin a new generation with this ledger as it is now. Raises LedgerError where that cannot be written."""
-        assert self._file is not None, "whoever accepts keeps a mark"
+        assert self._file is not None, "who accepts keeps a mark"
         found = read_found(connection)
         try:
             self._file.put(next_generation(found, before, news=news, now=now))
@@ -318,13 +318,13 @@ class Watch:
             return None
 
     def refused_in(self, connection: Connection) -> LedgerNews | None:
-        """Return why nothing may be begun, as the file beside says now; one that cannot be read refuses, too."""
+        """Return why nothing may be started, as the file beside says now; one that cannot be read refuses, too."""
         if self._file is None:
             return None
         try:
             mark = self._file.read()
         except SeenError as problem:
-            words = f"How far the ledger was seen cannot be told: {problem}. {WAY_OUT}"
+            words = f"How far the ledger was seen cannot be known: {problem}. {WAY_OUT}"
             return LedgerNews(key="refused unreadable", words=words, is_refusal=True)
         if mark is None or mark.ledger is None:
             return None
@@ -350,7 +350,7 @@ class Watch:
 
 
 def refusal_of(record: ActionRecord, refused: LedgerNews | None) -> Refusal | None:
-    """Return why an act is not begun on a refused ledger; people are told all the same."""
+    """Return why an act is not started on a refused ledger; people are notified all the same."""
     if refused is None or record.action.verb in MESSAGES:
         return None
     return Refusal(guardrail="ledger", reason=refused.words, patience=Patience.WAIT)

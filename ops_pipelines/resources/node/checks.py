@@ -1,11 +1,11 @@
 """Checks of the node that this process is on: its tests run one after another, each to its limit, now or in a run that
-outlives whoever started it. Changes nothing there but its own files.
+outlives who started it. Changes nothing there but its own files.
 
-What one test does stands in `nvml`, `tool_tests` and `host`; what the results mean is `core.node_tests`.
+What one test does is in `nvml`, `tool_tests` and `host`; what the results mean is `core.node_tests`.
 
 A run under a key is a process of its own, this module with the arguments `DIRECTORY KEY`; its files are
 `commands`'. KEY.part holds the check after its last finished test, KEY.json the check once it is over. A run whose
-process is gone without KEY.json was cut short: what it had finished stands, the rest was not run.
+process is gone without KEY.json was cut short: what it had finished is kept, the rest was not run.
 """
 
 import contextlib
@@ -203,7 +203,7 @@ class Order:
     limit_seconds: float
     started_at: datetime
     boot_id: str = ""
-    """The boot in which it began; empty: not told."""
+    """The boot in which it began; empty: not reported."""
 
 
 class CheckRuns:
@@ -318,7 +318,7 @@ class CheckRuns:
             TestRun(test=test, result=TestResult.NOT_RUN, said=CUT_SHORT) for test in order.tests if test not in known
         ]
         if rest and rest[0].test in LOAD_TESTS and order.boot_id not in ("", self._files.boot_id()):
-            # The one that ran: whoever wanted a reboot meanwhile knows better, and nobody else brings a node down.
+            # The one that ran: who requested a reboot meanwhile knows better, and nobody else brings a node down.
             said = f"the node went down and booted while {rest[0].test} ran"
             rest[0] = replace(rest[0], result=TestResult.FAILED, said=said)
         return replace(done, tests=(*done.tests, *rest))

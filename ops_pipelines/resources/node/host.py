@@ -24,7 +24,7 @@ _NEEDED_UNITS = frozenset(
     {"slurmd.service", "munge.service", "nvidia-persistenced.service", "nvidia-fabricmanager.service",
      "nvidia-dcgm.service", "openibd.service", "systemd-timesyncd.service", "chronyd.service", "chrony.service"}
 )  # fmt: skip
-"""Units without which a node does not do its work; of others that failed the check tells, and does not judge."""
+"""Units without which a node does not do its work; of others that failed the check reports, and does not judge."""
 _XID = re.compile(r"^\[\s*([0-9]+\.[0-9]+)\].*?NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): ([0-9]+)")
 _TIMED = re.compile(r"^\[\s*[0-9]+\.[0-9]+\]")
 _KERNEL_MODULE = re.compile(r"Kernel Module.*?\s([0-9]+\.[0-9]+(?:\.[0-9]+)?)\s")
@@ -105,7 +105,7 @@ def _fabric_manager(bench: Bench, limit_seconds: float) -> Part:
     if answer.end is ToolEnd.ABSENT:
         return Part(look=Look.FAULT, said="the node has NVSwitches and no fabric manager")
     if answer.end is not ToolEnd.ENDED or version is None or not bench.nvml.library_version:
-        return Part(look=Look.NOT_LOOKED_AT, said="its version, or NVML's, is not told")
+        return Part(look=Look.NOT_LOOKED_AT, said="its version, or NVML's, is not reported")
     if version[1] != bench.nvml.library_version:
         return Part(
             look=Look.FAULT, said=f"it is {version[1]}, the driver {bench.nvml.library_version}; they must be equal"
@@ -148,7 +148,7 @@ def _space(bench: Bench, limit_seconds: float) -> Part:
         if room.f_blocks:
             ratios[name] = room.f_bavail / room.f_blocks
     if not ratios:
-        return Part(look=Look.NOT_LOOKED_AT, said="no file system tells its space")
+        return Part(look=Look.NOT_LOOKED_AT, said="no file system reports its space")
     numbers = (Measurement(name="free_ratio", value=min(ratios.values()), unit="ratio"),)
     full = [f"{name} has {ratio:.0%} left" for name, ratio in ratios.items() if ratio < _MIN_FREE_RATIO]
     if full:
@@ -221,7 +221,7 @@ def _kernel_log(bench: Bench, limit_seconds: float) -> Part:
     if answer.end is not ToolEnd.ENDED or answer.returncode != 0:
         return Part(look=Look.NOT_LOOKED_AT, said="the kernel log cannot be read; node-check wants to be root")
     if not any(_TIMED.match(line) for line in answer.stdout.splitlines()):
-        said = "the kernel log tells no times: whether an Xid came during the tests cannot be seen (printk.time is off)"
+        said = "the kernel log has no times: whether an Xid came during the tests cannot be seen (printk.time is off)"
         return Part(look=Look.NOT_LOOKED_AT, said=said)
     found = [match for line in answer.stdout.splitlines() if (match := _XID.match(line))]
     new = [f"Xid {match[3]} of {match[2]}" for match in found if float(match[1]) >= bench.uptime_seconds]

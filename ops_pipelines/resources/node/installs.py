@@ -65,14 +65,14 @@ _DAEMONS: Mapping[Component, tuple[tuple[str, ...], ...]] = {
     Component.KUBERNETES: (("kubelet", "--version"),),
     Component.CONTAINER_RUNTIME: (("containerd", "--version"), ("crio", "--version"), ("dockerd", "--version")),
 }
-"""Daemon -> what tells its version, best first; of containers, the one that the node runs."""
+"""Daemon -> what reports its version, best first; of containers, the one that the node runs."""
 _DAEMONLESS = (("enroot", "version"),)
 """Container runtimes that run nothing of their own: what is installed is what the next job gets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Where a node tells of itself; the defaults are this machine."""
+    """Where a node reports of itself; the defaults are this machine."""
 
     run: RunTool = run_tool
     proc: Path = field(default_factory=lambda: Path("/proc"))
@@ -85,7 +85,7 @@ class Machine:
 def read_versions(
     node: NodeName, machine: Machine | None = None, *, limit_seconds: float = DEFAULT_LIMIT_SECONDS
 ) -> Mapping[Component, str]:
-    """Return what runs, within `limit_seconds`; what cannot be told by then is missing."""
+    """Return what runs, within `limit_seconds`; what cannot be known by then is missing."""
     machine = machine if machine is not None else Machine()
     until = time.monotonic() + limit_seconds
     asked = [_ask(reader, node, machine, limit_seconds=limit_seconds * 0.8) for reader in _READERS]
@@ -122,7 +122,7 @@ def _read_gpus(node: NodeName, machine: Machine, limit_seconds: float) -> Mappin
 
 
 def _read_files(node: NodeName, machine: Machine, limit_seconds: float) -> Mapping[Component, str]:
-    """Return what the kernel tells of itself, of its modules and of the board."""
+    """Return what the kernel reports of itself, of its modules and of the board."""
     told = {
         Component.KERNEL: machine.kernel,
         Component.NIC_DRIVER: _text(machine.sys / "module/mlx5_core/version"),
@@ -244,10 +244,10 @@ def carry_out(
     keep: Callable[[str, float], None],
     note_command: Callable[[int], None],
 ) -> StepResult:
-    """Carry out an order within `limit_seconds`; `keep` is told what is being done, and the share that is done.
+    """Carry out an order within `limit_seconds`; `keep` is given what is being done, and the share that is done.
 
-    No command is run before every artifact is there and is what the release says. `note_command` is told the process of
-    each command: it goes on where this one is killed.
+    No command is run before every artifact is there and is what the release says. `note_command` is given the
+    process of each command: it survives where this one is killed.
     """
     ends_at = time.monotonic() + limit_seconds
     place = directory / f"{order.key}.files"
@@ -383,7 +383,7 @@ def _last_words(output: IO[bytes], said_from: int) -> str:
     start = max(said_from, size - _TAIL_BYTES)
     text = os.pread(output.fileno(), max(0, size - start), start).decode(errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " / ".join(lines[-3:])[-300:] or "it said nothing"
+    return " / ".join(lines[-3:])[-300:] or "it printed nothing"
 
 
 # -- one run for each key --
@@ -406,7 +406,7 @@ class InstallRuns:
     def __init__(
         self, directory: Path, *, clock: Clock, count_processes: Callable[[], int], proc: Path = Path("/proc")
     ) -> None:
-        """`count_processes`: how many processes compute on the GPUs; 0 where that cannot be told."""
+        """`count_processes`: how many processes compute on the GPUs; 0 where that cannot be known."""
         self._files = InstallDirectory(directory, clock=clock, proc=proc)
         self._count_processes = count_processes
 

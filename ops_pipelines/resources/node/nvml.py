@@ -91,7 +91,7 @@ def read_all(node: NodeName, nvml: NvmlDetails | None = None) -> dict[str, objec
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
                 gpus.append(_read_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index)))
-            except (nvml.NVMLError, ValueError):  # the inspection tells of it
+            except (nvml.NVMLError, ValueError):  # the inspection reports it
                 continue
         return {
             "inspection": json.loads(to_json(inspection)),
@@ -263,15 +263,15 @@ def nvidia_smi(bench: Bench, limit_seconds: float) -> TestRun:
     try:
         told = {parse_pci_address(row[0]): row[1].strip() for row in rows}
     except (ValueError, IndexError):
-        return not_run(_SMI, f"nvidia-smi tells no list of GPUs: {last_words(answer)}")
+        return not_run(_SMI, f"nvidia-smi prints no list of GPUs: {last_words(answer)}")
     if bench.nvml.inspection is None:
-        return not_run(_SMI, f"nvidia-smi tells {len(told)} GPUs, and NVML tells none to compare them with")
+        return not_run(_SMI, f"nvidia-smi reports {len(told)} GPUs, and NVML reports none to compare them with")
     faults = [f"driver {version}, NVML says {bench.nvml.driver_version}" for version in sorted(set(told.values()))
               if version != bench.nvml.driver_version]  # fmt: skip
     by_nvml = {gpu.gpu for gpu in bench.nvml.inspection.gpus}
     if by_nvml != set(told):
         odd = ", ".join(sorted(by_nvml ^ set(told)))
-        faults.append(f"nvidia-smi and NVML do not tell of the same GPUs: only one of them has {odd}")
+        faults.append(f"nvidia-smi and NVML do not report the same GPUs: only one of them has {odd}")
     if faults:
         return failed(_SMI, "; ".join(faults))
     return passed(_SMI, f"{len(told)} GPUs, driver {bench.nvml.driver_version}")

@@ -5,9 +5,9 @@ Not here: NVML (`nvml`, in a process of its own), the machine around the GPUs (`
 order (`checks`), what a result proves (`core.node_tests`).
 
 Rules that hold for all tests: a tool that is absent, cannot be started or is killed at its limit is NOT_RUN, never
-passed; one that is not on the node is `absent`, told apart from all else. A tool that a signal ended, or that says pass
-and ends with another code than 0, has FAILED; a tool that ends with an error before it tested anything (no library, no
-daemon, no permission) is NOT_RUN, and not absent.
+passed; one that is not on the node is `absent`, distinguished from all else. A tool that a signal ended, or that says
+pass and ends with another code than 0, has FAILED; a tool that ends with an error before it tested anything (no
+library, no daemon, no permission) is NOT_RUN, and not absent.
 
 DCGM 3 names the diagnostic `DCGM GPU Diagnostic` and each GPU `gpu_ids` or `gpu_id`; DCGM 4 names it `DCGM Diagnostic`,
 each part by entity, and adds a `test_summary`. Both may print lines around the object. A status that is not known here
@@ -36,7 +36,7 @@ _LONGEST_SAID = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlReading:
-    """What NVML told, as the tests after it need it."""
+    """What NVML reported, as the tests after it need it."""
 
     run: TestRun
     inspection: NodeInspection | None
@@ -48,7 +48,7 @@ class NvmlReading:
     """Each once, of the GPUs that tell it."""
     serials: tuple[Serial, ...] = ()
     is_persistent: tuple[bool, ...] = ()
-    """Persistence mode of each GPU that tells it."""
+    """Persistence mode of each GPU that reports it."""
     compute_process_count: int = 0
     """Processes that use the GPUs for computing, as NVML sees them before the tests."""
 
@@ -59,7 +59,7 @@ class NvmlReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What a test may use: the node's own files, tools, and what NVML told first."""
+    """What a test may use: the node's own files, tools, and what NVML reported first."""
 
     run: RunTool
     run_pair: RunPair
@@ -112,9 +112,9 @@ def is_not_startable(answer: ToolAnswer) -> bool:
 
 
 def last_words(answer: ToolAnswer) -> str:
-    """Return the end of what a tool said, on one line."""
+    """Return the end of what a tool reported, on one line."""
     text = answer.stderr.strip() or answer.stdout.strip()
-    return " / ".join(line.strip() for line in text.splitlines()[-3:])[-300:] or "it said nothing"
+    return " / ".join(line.strip() for line in text.splitlines()[-3:])[-300:] or "it printed nothing"
 
 
 def _run(test: str, result: TestResult, said: str, measurements: Sequence[Measurement]) -> TestRun:
@@ -184,7 +184,7 @@ def _diagnose(test: str, what: str, bench: Bench, limit_seconds: float, *, wante
     try:
         found = read_dcgm(answer.stdout)
     except NotDcgm as problem:
-        return not_run(test, f"dcgmi diag ended with {answer.returncode} and told no results: {problem}; "
+        return not_run(test, f"dcgmi diag ended with {answer.returncode} and printed no results: {problem}; "
                              f"{last_words(answer)}")  # fmt: skip
     numbers = tuple(
         Measurement(name=name, value=value, unit="GB/s") for name, value in sorted(found.lowest_gb_per_second.items())
@@ -197,7 +197,7 @@ def _diagnose(test: str, what: str, bench: Bench, limit_seconds: float, *, wante
     if found.partial:
         return not_run(test, f"DCGM skipped part of the GPUs in {', '.join(found.partial)}{why}", numbers)
     if found.unclear:
-        return not_run(test, f"DCGM tells of {', '.join(found.unclear)} in words that are not known here{why}", numbers)
+        return not_run(test, f"DCGM reports {', '.join(found.unclear)} in words that are not known here{why}", numbers)
     proven = found.passed if what == "1" else found.hardware_passed
     if proven and wanted and not any(word in name.lower() for word in wanted for name in proven):
         return not_run(test, f"DCGM did not run {' or '.join(wanted)}{why}", numbers)
@@ -297,7 +297,7 @@ def nccl_loopback(bench: Bench, limit_seconds: float) -> TestRun:
     count = bench.nvml.gpu_count
     if count < 2:
         judge = absent if count == 1 else not_run
-        return judge(_NCCL, f"NVML tells of {count} GPU(s); an all-reduce needs two")
+        return judge(_NCCL, f"NVML reports {count} GPU(s); an all-reduce needs two")
     argv = ("all_reduce_perf", "-b", _PAYLOAD, "-e", _PAYLOAD, "-g", str(count))
     answer = bench.run(argv, limit_seconds=limit_seconds)
     without = unanswered(_NCCL, argv[0], answer, limit_seconds=limit_seconds)
@@ -313,7 +313,7 @@ def nccl_loopback(bench: Bench, limit_seconds: float) -> TestRun:
         return failed(_NCCL, f"{argv[0]} ended with {answer.returncode}: {last_words(answer)}", (used,))
     average = _AVERAGE.search(answer.stdout)
     if average is None or bounds is None:
-        return not_run(_NCCL, f"{argv[0]} told no bus bandwidth, or did not check its sums: {last_words(answer)}")
+        return not_run(_NCCL, f"{argv[0]} printed no bus bandwidth, or did not check its sums: {last_words(answer)}")
     busbw = Measurement(name="busbw", value=float(average[1]), unit="GB/s")
     return passed(_NCCL, f"{count} GPUs, {_PAYLOAD}: {average[1]} GB/s, every sum right", (busbw, used))
 
@@ -335,7 +335,7 @@ class Nic:
     """What the link was trained to; 0: it does not tell."""
     state: PortState = PortState.ACTIVE
     kind: str = ""
-    """Type of the adapter, as the driver names it (`MT4129`); empty: not told, and then taken for one kind."""
+    """Type of the adapter, as the driver names it (`MT4129`); empty: not reported, and then taken for one kind."""
 
 
 _SLOWEST_GBIT = 100.0
@@ -353,7 +353,7 @@ def nic_pairwise(bench: Bench, limit_seconds: float) -> TestRun:
 
     Judged is the share of the port's rate, so that one floor fits all NICs; a port that was trained to less than its
     neighbours of the same kind has failed. A port that is not active is named, never passed over. How many were tested
-    is told, so that one which is gone shows against the node's past.
+    is reported, so that one which is gone shows against the node's past.
     """
     nics = tuple(read_nics(bench.sys))
     fast = tuple(nic for nic in nics if nic.state is PortState.ACTIVE and nic.gbit_per_second >= _SLOWEST_GBIT)
@@ -370,7 +370,7 @@ def nic_pairwise(bench: Bench, limit_seconds: float) -> TestRun:
         return not_run(_NIC, f"not active: {', '.join(dead)}; mend them, or switch off ports without a use", (count,))
     pairs = tuple(pair_up(fast))
     if not pairs:
-        said = f"two RDMA ports of one rate of {_SLOWEST_GBIT:.0f} Gb/s and more are wanted in /sys/class/infiniband"
+        said = f"two RDMA ports of one rate of {_SLOWEST_GBIT:.0f} Gb/s and more are needed in /sys/class/infiniband"
         return absent(_NIC, f"{said}, and {len(fast)} are active", (count,))
     return _measure(bench, pairs, fast, count, limit_seconds=limit_seconds)
 
@@ -400,7 +400,7 @@ def _measure(
             return failed(_NIC, said) if _DATA_FAULT.search(answer.stdout + answer.stderr) else not_run(_NIC, said)
         row = _ROW.search(answer.stdout)
         if row is None:
-            return not_run(_NIC, f"ib_write_bw told no bandwidth between {between}: {last_words(answer)}")
+            return not_run(_NIC, f"ib_write_bw printed no bandwidth between {between}: {last_words(answer)}")
         ratios.append(float(row[1]) / first.gbit_per_second)
         told.append(f"{between} {row[1]} of {first.gbit_per_second:.0f} Gb/s")
     measured = {nic.device for pair in pairs for nic in pair}

@@ -6,7 +6,7 @@ client (`client`, `scheduler`).
 
 JSON, because text cannot be trusted: `scontrol show job -o` prints the job's name unquoted, so a name with a newline
 forges whole records of other jobs (seen with 22.05). Reservations are text, because 22.05 knows no other form; only
-administrators make them, so no user's text stands in it.
+administrators make them, so no user's text is in it.
 
 Our reservations keep nodes free and let no job in, so three things were chosen by trying 22.05.8:
 
@@ -126,11 +126,11 @@ has one reads as a last choice."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesAnswer:
-    """What was said of nodes, and the rows that could not be believed."""
+    """What was stated of nodes, and the rows that could not be believed."""
 
     nodes: tuple[NodeStatus, ...]
     weights: Mapping[NodeName, int]
-    """Slurm fills the nodes of the least weight first. A node whose weight is not told is absent."""
+    """Slurm fills the nodes of the least weight first. A node whose weight is not reported is absent."""
     rejected: tuple[Rejected, ...]
 
 
@@ -271,7 +271,7 @@ def _partitions(row: Row) -> frozenset[str]:
 def _gpus_in_use(row: Row) -> int:
     """Return how many GPUs are in use by jobs.
 
-    22.05 goes on counting those of a silent node that it gave up by itself (seen: 16 of 8). No job is without a CPU,
+    22.05 keeps counting those of a silent node that it gave up by itself (seen: 16 of 8). No job is without a CPU,
     so where none is allocated no GPU is.
     """
     return 0 if row.get("alloc_cpus") == 0 else count_gpus(text_of(row, "gres_used", is_required=False))
@@ -309,7 +309,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationsAnswer:
-    """What was said of reservations, and the lines that could not be believed."""
+    """What was stated of reservations, and the lines that could not be believed."""
 
     reservations: tuple[Reservation, ...]
     rejected: tuple[Rejected, ...]

@@ -90,7 +90,7 @@ class SlurmClient:
         self._version: tuple[int, int] | None = None
 
     def send(self, *argv: str, limit: Limit) -> CommandAnswer:
-        """Run one client; raise SourceRefused for a clear no, SourceUnavailable for whatever else is not a yes."""
+        """Run one client; raise SourceRefused for a clear no, SourceUnavailable for whatever else is no success."""
         answer = self._run(argv, environment=self._environment, timeout_seconds=limit.left())
         if answer.returncode == 0:
             return answer
@@ -180,17 +180,17 @@ class SlurmReboots:
         if status.state in _AT_WORK or status.gpu_in_use_count > 0:
             raise SourceRefused(f"{status.node} is {status.state.value}; Slurm would reboot it at the end of its job")
         if not status.is_responding:
-            raise SourceUnavailable(f"{status.node} does not answer; slurmd there must be told to reboot")
+            raise SourceUnavailable(f"{status.node} does not answer; slurmd there must be ordered to reboot")
 
 
 ACCOUNTING_LIMIT_SECONDS = 60.0
 """For one page. The database answers in 0.1 s a thousand jobs, and waits for its locks."""
 PAGE = timedelta(hours=6)
-"""The longest stretch that one command is asked for: bounds what one answer holds in memory."""
+"""The longest interval that one command is asked for: bounds what one answer holds in memory."""
 DELIMITER = "\x1f"
 """A job's name may hold a `|`, and often does."""
 _END_STATES = "BF,CA,CD,DL,F,NF,OOM,PR,RQ,RS,RV,TO"
-"""Every state in which an attempt ends; a resized job (RS) and a requeued one (RQ) go on as the next."""
+"""Every state in which an attempt ends; a resized job (RS) and a requeued one (RQ) continue as the next."""
 _FIELDS = (
     "JobID",
     "End",
@@ -334,7 +334,7 @@ class _Row:
         return not self.is_read or (self.ended_at is not None and start <= self.ended_at < end)
 
     def belongs_to(self, start: datetime, end: datetime, *, is_first: bool) -> bool:
-        """Return whether an attempt that ran in [start, end) did not run in the stretch before."""
+        """Return whether an attempt that ran in [start, end) did not run in the interval before."""
         if not self.is_read or self.started_at is None:
             return self.ended_within(start, end)
         if self.ended_at is not None and self.ended_at < start:

@@ -11,7 +11,7 @@ The components of a heterogeneous job (`40+0`, `40+1`) are one job, because Slur
 leader alone, and starts none without the others. Kept apart they would be a trap: who fences the nodes of one component
 and releases the job starts a second copy of the others. Only exclusions are kept per component. Measured on 22.05.8.
 
-Users write comments, so nothing in them is believed beyond its form; whatever has no such form means "not said":
+Users write comments, so nothing in them is believed beyond its form; whatever has no such form means "not reported":
 
     {"workload": "training", "checkpointed_at": "2026-11-21T07:00:00Z", "ckpt": "/ckpt/run7/last", "ckpt_every": 1800}
     workload=training ckpt=/ckpt/run7/last ckpt_every=1800
@@ -62,7 +62,7 @@ class JobComment:
     workload: Workload = Workload.UNKNOWN
     checkpointed_at: datetime | None = None
     checkpoint_path: str | None = None
-    """Absolute; whether it may be looked at is for whoever looks."""
+    """Absolute; whether it may be looked at is for the caller."""
     checkpointing: Checkpointing = Checkpointing.UNKNOWN
     """YES if it says when one was made, NO if it says `ckpt=none`. A path alone is a promise."""
     checkpoint_every: timedelta | None = None
@@ -324,7 +324,7 @@ _LEAST_TIME_LIMIT = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsAnswer:
-    """What was said of jobs, and the rows that could not be believed."""
+    """What was stated of jobs, and the rows that could not be believed."""
 
     jobs: tuple[JobRow, ...]
     rejected: tuple[Rejected, ...]
@@ -333,7 +333,7 @@ class JobsAnswer:
 def read_jobs_answer(text: str, *, source: str, now: datetime) -> JobsAnswer:
     """Return the jobs of `squeue --json`, a heterogeneous one as one; raise as `read_nodes_answer` does.
 
-    `now` tells a requeued job, whose end lies ahead, from one that has ended.
+    `now` distinguishes a requeued job, whose end lies ahead, from one that has ended.
     """
     jobs: list[JobRow] = []
     rejected = read_rows(text, key="jobs", source=source, take=lambda row: jobs.append(_read_job(row, now=now)))
@@ -432,7 +432,7 @@ def _job_state(names: frozenset[str]) -> JobState:
 
 
 def _job_ids(row: Row) -> tuple[JobId, JobId, bool]:
-    """Return the job's id, the id to command it by, and whether it stands for an array's waiting tasks."""
+    """Return the job's id, the id to command it by, and whether it represents an array's waiting tasks."""
     number = number_of(row, "job_id")
     if not number:
         raise ValueError(f"job_id is {row.get('job_id')!r}; expected a number above 0")

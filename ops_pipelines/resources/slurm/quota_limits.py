@@ -8,7 +8,7 @@ of them the same values in one transaction; what GrpTRES does not name stays as 
 name among known ones is passed over, and the command still succeeds. A limit of the job's QOS takes the place of the
 account's, so a site may hold an account by a QOS of its own.
 
-Answers are text, because 22.05 prints no JSON of these, and only administrators write what stands in it. Seen with
+Answers are text, because 22.05 prints no JSON of these, and only administrators write what is in it. Seen with
 22.05.8: counts of GPUs are printed whole (4096, not 4K), an unset one is absent, and a name may hold a space or a `|`.
 
 Whether a typed limit holds: a limit on `gres/gpu:h100` counts only requests that name the type: "if a user requests a
@@ -177,7 +177,7 @@ class GpuPartition:
     types: frozenset[GpuType]
     """The types that are counted there."""
     billing_weight: float
-    """The least that a GPU weighs; 0 where nothing is said of GPUs."""
+    """The least that a GPU weighs; 0 where nothing is stated of GPUs."""
 
 
 def read_associations(text: str, *, source: str) -> AssociationsAnswer:
@@ -243,23 +243,30 @@ def read_settings(text: str, *, source: str) -> Mapping[str, str]:
     return settings
 
 
-def read_gpu_partitions(text: str, *, source: str) -> tuple[GpuPartition, ...]:
-    """Return the partitions with GPUs of `scontrol show partition -o`."""
-    found = []
+def read_partitions(text: str, *, source: str) -> Mapping[str, Mapping[str, str]]:
+    """Return partition -> its settings, from `scontrol show partition -o`. Raises SourceNonsense without a name."""
+    found: dict[str, Mapping[str, str]] = {}
     for line in text.splitlines():
+        if not line.strip() or line.startswith("No partitions"):
+            continue
         words = dict(word.split("=", 1) for word in line.split() if "=" in word)
         if "PartitionName" not in words:
             raise SourceNonsense(f"{source} printed {line[:120]!r}; expected PartitionName=... Run it by hand")
-        counted = _believed(words.get("TRES", ""), source=source)
-        if counted:
-            found.append(
-                GpuPartition(
-                    name=words["PartitionName"],
-                    types=frozenset(gpu_type for gpu_type in counted if gpu_type),
-                    billing_weight=_billing_weight(words.get("TRESBillingWeights", "")),
-                )
-            )
-    return tuple(found)
+        found[words.pop("PartitionName")] = words
+    return found
+
+
+def read_gpu_partitions(text: str, *, source: str) -> tuple[GpuPartition, ...]:
+    """Return the partitions with GPUs of `scontrol show partition -o`."""
+    return tuple(
+        GpuPartition(
+            name=name,
+            types=frozenset(gpu_type for gpu_type in counted if gpu_type),
+            billing_weight=_billing_weight(words.get("TRESBillingWeights", "")),
+        )
+        for name, words in read_partitions(text, source=source).items()
+        if (counted := _believed(words.get("TRES", ""), source=source))
+    )
 
 
 def read_modified(text: str, *, entity: str) -> frozenset[str]:

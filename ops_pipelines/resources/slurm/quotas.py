@@ -2,8 +2,8 @@
 what is reported of a change that stopped half-way.
 
 Commands and answers as text, and what settings mean for limits, are `quota_limits`; reading settings changes nothing.
-slurmdbd keeps limits and tells slurmctld, which enforces them: both are read, because one may know more than the other.
-Each command of sacctmgr takes about 0.4 s, and each is one transaction: it is in as a whole, or not at all.
+slurmdbd keeps limits and notifies slurmctld, which enforces them: both are read, because one may know more than the
+other. Each command of sacctmgr takes about 0.4 s, and each is one transaction: it is in as a whole, or not at all.
 """
 
 import os
@@ -48,6 +48,7 @@ from ops_pipelines.resources.slurm.quota_limits import (
     read_followed_limits,
     read_gpu_partitions,
     read_modified,
+    read_partitions,
     read_qos_limits,
     read_settings,
     requested_gpus,
@@ -143,7 +144,7 @@ class SlurmQuotas:
         argv = association_words(settings["ClusterName"])
         answer = read_associations(self._ask(*argv), source="sacctmgr show assoc")
         if not answer.accounts:
-            raise SourceNonsense(f"{' '.join(argv)} told of no account; check the cluster's name and our rights there")
+            raise SourceNonsense(f"{' '.join(argv)} reported no account; check the cluster's name and our rights there")
         return answer
 
     def _read_accounts(self, settings: Mapping[str, str]) -> Mapping[TeamName, AccountQuota]:
@@ -174,7 +175,7 @@ class SlurmQuotas:
         for argv in followed_words(accounts):
             followed.update(read_followed_limits(self._ask(*argv)))
         if not followed:
-            raise SourceNonsense("scontrol show assoc_mgr told of no account; run it by hand")
+            raise SourceNonsense("scontrol show assoc_mgr reported no account; run it by hand")
         return frozenset(name for name, quota in accounts.items() if followed.get(name) != dict(quota.limits))
 
     # -- changing --
@@ -298,19 +299,6 @@ class SlurmSettings:
         raise SourceUnavailable(
             f"{' '.join(argv)} ended with {answer.returncode}: {said}. Check slurmctld, slurmdbd and munge"
         )
-
-
-def read_partitions(text: str, *, source: str) -> Mapping[str, Mapping[str, str]]:
-    """Return partition -> its settings, from `scontrol show partition -o`. Raises SourceNonsense without a name."""
-    found: dict[str, Mapping[str, str]] = {}
-    for line in text.splitlines():
-        if not line.strip() or line.startswith("No partitions"):
-            continue
-        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        if "PartitionName" not in words:
-            raise SourceNonsense(f"{source} printed {line[:120]!r}; expected PartitionName=... Run it by hand")
-        found[words.pop("PartitionName")] = words
-    return found
 
 
 def read_qos(text: str, *, source: str) -> Mapping[str, Mapping[str, str]]:

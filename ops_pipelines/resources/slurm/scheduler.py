@@ -54,7 +54,7 @@ _NO_SUCH_RESERVATION = "Requested reservation is invalid"
 _LIVING = HAS_PROCESSES | {JobState.PENDING}
 _OWN_DRIFT = 0.05
 """# Assumption: fair share and age move a computed priority by less while its node is silent. A priority that is set is
-computed no more, so one that moved by itself is left alone; what an administrator sets for a job stands out."""
+computed no more, so one that moved by itself is left alone; what an administrator sets for a job is lost."""
 
 
 class SlurmScheduler:
@@ -71,7 +71,7 @@ class SlurmScheduler:
     ) -> None:
         """Without `slurm_conf` SLURM_CONF stays as this process has it; without `checkpoint_roots` no file is read.
 
-        `guard_status` prints how slurmctld's start guard stands; without it the guard is looked for on this host.
+        `guard_status` prints the state of slurmctld's start guard; without it the guard is looked for on this host.
         """
         self._clock = clock
         self._guard = GuardStatus(guard_status, run=run)
@@ -157,7 +157,7 @@ class SlurmScheduler:
             self._client.send("scontrol", "update", f"NodeName={name}", "State=UNDRAIN", limit=limit)
 
     def declare_down(self, node: NodeName, *, reason: str) -> None:
-        """Set the node DOWN. A drain stays; its time too if `reason` is the drain's own, else Slurm dates it anew."""
+        """Set the node DOWN. A drain stays; its time too if `reason` is the drain's own, else Slurm dates it again."""
         name = parse_node_name(node)
         quoted = quoted_reason(reason, verb="declare down")
         self._client.send("scontrol", "update", f"NodeName={name}", "State=DOWN", quoted, limit=Limit())
@@ -166,7 +166,7 @@ class SlurmScheduler:
         """Raise the node's weight.
 
         Slurm keeps weights in memory: `scontrol reconfigure` or a restart of slurmctld brings back those of
-        slurm.conf. So whoever put a node last reads it again, and repeats it. Neither slurmd nor a reboot forgets it.
+        slurm.conf. So who put a node last reads it again, and repeats it. Neither slurmd nor a reboot forgets it.
         """
         limit = Limit()
         name, weight = self._read_weight(node, limit=limit)
@@ -186,7 +186,9 @@ class SlurmScheduler:
         if name in answer.weights:
             return name, answer.weights[name]
         if any(status.node == name for status in answer.nodes):
-            raise SourceNonsense(f"Slurm tells no weight of {name}; nothing was changed. Look at `scontrol show node`")
+            raise SourceNonsense(
+                f"Slurm reports no weight of {name}; nothing was changed. Look at `scontrol show node`"
+            )
         raise SourceRefused(f"Slurm knows no node {name}; its weight was not changed. Check cluster.yaml")
 
     def _set_weight(self, node: NodeName, weight: int, *, limit: Limit) -> None:
@@ -268,7 +270,7 @@ class SlurmScheduler:
                 self._client.send("scontrol", "hold", row.leader, limit=limit)
             return
         # A pending job may start between two commands, and `hold` only marks a running one: so requeuehold has the
-        # last word, and "pending" is then its way to say yes.
+        # last word, and "pending" is then its way to agree.
         if self._requeue_or_find_pending("requeuehold", row.leader, limit=limit):
             self._client.send("scontrol", "hold", row.leader, limit=limit)
             self._requeue_or_find_pending("requeuehold", row.leader, limit=limit)
@@ -355,7 +357,7 @@ class SlurmScheduler:
             raise
 
     def _bring_back(self, priorities: Mapping[JobId, int | None], *, limit: Limit) -> None:
-        """Set priorities that a release has lost: Slurm computes one anew, also where an administrator had set it."""
+        """Set priorities that a release has lost: Slurm computes one again, also where an administrator had set it."""
         wanted = {leader: priority for leader, priority in priorities.items() if priority}
         if not wanted:
             return

@@ -1,1 +1,1 @@
-"""Whole recorded days of a pretended cluster, with the truth beside them: what diagnosis is measured on."""
+"""Whole recorded days of a simulated cluster, with the truth beside them: what diagnosis is measured on."""

@@ -119,7 +119,7 @@ class Cluster:
         restart_count: int = 0,
         began: float | None = None,
     ) -> Attempt:
-        """Start an attempt now (or let it have begun earlier, at the day's start) that would run for `seconds`."""
+        """Start an attempt now (or let it have started earlier, at the day's start) that would run for `seconds`."""
         started = self.now if began is None else began
         begin = max(pauses.draw_length(self.rng), 30.0)
         attempt = Attempt(
@@ -254,7 +254,7 @@ class Cluster:
         as_43 = rng.random() < 0.12
         write = texts.user_channel_reset if as_43 else texts.killed_channel
         program = texts.process(rng)
-        # DCGM shows the last code until the driver is loaded anew, and some drivers' Xid 45 never.
+        # DCGM shows the last code until the driver is loaded again, and some drivers' Xid 45 never.
         is_shown = rng.random() < 0.5
         for node in attempt.nodes:
             for slot in range(attempt.program.gpus_per_node):

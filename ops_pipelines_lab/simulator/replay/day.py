@@ -95,7 +95,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """One stretch in which a healthy job made no steps."""
+    """One interval in which a healthy job made no steps."""
 
     kind: PauseKind
     job: JobId
@@ -303,9 +303,9 @@ class Canvas:
     gaps: list[tuple[str, slice | int, int, int]] = field(default_factory=list)
     """(layer, parts, first row, end row): no samples."""
     reboots: list[tuple[int, int, float]] = field(default_factory=list)
-    """(node, first row of the new boot, its time in seconds of the day): every counter of the node begins anew."""
+    """(node, first row of the new boot, its time in seconds of the day): every counter of the node begins again."""
     restarts: list[tuple[str, str, slice | int, int]] = field(default_factory=list)
-    """(layer, column, parts, row): one counter begins anew."""
+    """(layer, column, parts, row): one counter begins again."""
 
     def row(self, seconds: float) -> int:
         """Return the first row at or after a time of the day, within 0 and `row_count`."""

@@ -71,7 +71,7 @@ def gpu_off_bus(injector: Injector) -> bool:
 
 
 def gpu_vanished(injector: Injector) -> bool:
-    """The series of one GPU end and no kernel line tells of it."""
+    """The series of one GPU end and no kernel line shows it."""
     target = _target(injector)
     if target is None:
         return False

@@ -30,7 +30,7 @@ def _end_of_hang(injector: Injector, attempt: Attempt) -> float:
 
 
 def _stop(injector: Injector, attempt: Attempt, over: float) -> None:
-    """Let a hung job end at `over`, as its watchdog or a person has it, and begin anew."""
+    """Let a hung job end at `over`, as its watchdog or a person has it, and begin again."""
     is_timeout = attempt.program.style.watchdog_seconds < NEVER
     injector.cluster.prolong(attempt, over + 60)
     if is_timeout and len(attempt.nodes) * attempt.program.gpus_per_node > 1:
@@ -151,7 +151,7 @@ def slow_gpu(injector: Injector) -> bool:
 
 
 def loss_diverges(injector: Injector) -> bool:
-    """The loss becomes no number, or climbs and stays; the job goes on until somebody sees it. Sensors are all well."""
+    """The loss becomes no number, or climbs and stays; the job runs until somebody sees it. All sensors are well."""
     attempt = injector.pick_attempt(lasts=4500)
     if attempt is None:
         return False
@@ -198,7 +198,7 @@ def loss_diverges(injector: Injector) -> bool:
 def application_crashes(injector: Injector) -> bool:
     """One program fails 3 to 6 times within the hour, on other nodes each time, and gives the same error.
 
-    A wrapper submits it anew under a new job id, or requeues it under the old one.
+    A wrapper submits it again under a new job id, or requeues it under the old one.
     """
     rng, cluster, now = injector.rng, injector.cluster, injector.now
     free = [node for node in cluster.free_nodes() if injector.is_clear([node], (), until=now + 4000)]

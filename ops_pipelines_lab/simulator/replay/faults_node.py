@@ -105,7 +105,7 @@ def node_down(injector: Injector) -> bool:
 def _slow_until_repair(
     injector: Injector, attempt: Attempt | None, node: int, factor: float, soon: tuple[float, float]
 ) -> RepairTimes:
-    """Let the job of a node go on slowly until people take the node out; return when."""
+    """Let the job of a node continue slowly until people take the node out; return when."""
     rng = injector.rng
     times = injector.repair(node, soon=float(rng.uniform(*soon)))
     if attempt is not None:
@@ -274,7 +274,7 @@ def link_flaps(injector: Injector) -> bool:
             rank = attempt.nodes.index(node) * 8 + port % 8
             scribe.job(attempt, began + 1, texts.port_error(rng, name, port % 8, port % 8), rank=rank)
         if not kills and attempt.ended is None:
-            # The transport waits for the port and goes on; nobody makes a step meanwhile.
+            # The transport waits for the port and continues; nobody makes a step meanwhile.
             injector.slow(attempt, began, ended, 0.05)
     if kills:
         over = injector.break_job(attempt, node, waits=bool(rng.random() < 0.4), blames_peer_ports=True, idle_gpus=())

@@ -193,7 +193,7 @@ def cooling(injector: Injector, window: Window) -> bool:
 
 
 def shared_storage(injector: Injector, window: Window) -> bool:
-    """The shared file system stops answering: who reads it or saves to it waits, everywhere, and goes on after."""
+    """The shared file system stops answering: who reads it or saves to it waits, everywhere, and continues after."""
     attempts = _jobs_over(injector, window.nodes)
     if not _is_clear(injector, window, attempts):
         return False

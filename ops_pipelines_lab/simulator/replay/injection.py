@@ -53,7 +53,7 @@ class Injector:
     truths: list[Truth] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     unfinished: list[Callable[[], None]] = field(default_factory=list)
-    """What tells of faults that take hours and were still going on when the day ended."""
+    """What is stated of faults that take hours and were still going on when the day ended."""
     _quiet_nodes: dict[int, float] = field(default_factory=dict)
     _quiet_jobs: dict[JobId, float] = field(default_factory=dict)
 
@@ -196,7 +196,7 @@ class Injector:
     # Consequences
 
     def show_xid(self, gpu: int, code: int, at: float, *, share: float = 0.8) -> None:
-        """Let the sensors show a code, until the driver is loaded anew; some drivers show some codes never."""
+        """Let the sensors show a code, until the driver is loaded again; some drivers show some codes never."""
         if self.rng.random() < share:
             self.canvas.paint("gpus/xid", gpu, (at, NEVER), Brush.SET, float(code))
 
@@ -313,7 +313,7 @@ class Injector:
             self.scribe.job(attempt, time, text, rank=rank)
 
     def hold(self, attempt: Attempt, began: float, ended: float, *, look: Look | None = None) -> None:
-        """Let a job wait for a while and go on."""
+        """Let a job wait for a while and continue."""
         attempt.freeze(Freeze(began=began, ended=ended, look=look))
         self.cluster.prolong(attempt, ended + 300)
 

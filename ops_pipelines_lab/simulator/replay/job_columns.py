@@ -1,6 +1,6 @@
 """What the jobs of a recorded day say of themselves: steps, loss, step time, lines. One column a job.
 
-Steps follow exactly from when an attempt could make them; what kept it from it stands in the attempt.
+Steps follow exactly from when an attempt could make them; what kept it from it is in the attempt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -92,7 +92,7 @@ def _loss(
             loss[late] = np.inf  # what is no number where it was written; NaN is no sample
         else:
             loss[late] *= np.minimum(1 + (seconds[late] - began) / 40, 6)
-    # Between steps the gauge stands still.
+    # Between steps the gauge is constant.
     same = np.concatenate(([False], steps[1:] == steps[:-1]))
     index = np.where(same, 0, np.arange(len(steps)))
     return loss[np.maximum.accumulate(index)]

@@ -140,7 +140,7 @@ class Program:
 
 @dataclass(slots=True, kw_only=True)
 class Rest:
-    """One stretch without steps, and what moves meanwhile. Signal -> (nodes by place in the attempt, strength 0..1)."""
+    """An interval without steps, and what moves in it. Signal -> (nodes by place in the attempt, strength 0..1)."""
 
     kind: PauseKind
     began: float

@@ -144,7 +144,7 @@ def plan_faults(injector: Injector, classes: Sequence[FaultClass], count: int) -
 
 
 def _plan_wide(injector: Injector, faults: Sequence[FaultClass], last: float) -> None:
-    """Give each wide fault a stretch of the day in which its area is kept clear of others."""
+    """Give each wide fault an interval of the day in which its area is kept clear of others."""
     rng = injector.rng
     length = _PATIENCE_SECONDS + faults_shared.LONGEST_SECONDS
     for fault in faults:
@@ -187,7 +187,7 @@ DRAIN_REASONS = (
 
 
 def add_negatives(rng: Generator, cluster: Cluster) -> None:
-    """Put a day's harmless events into a cluster, before it runs. Planned drains are told to it as events."""
+    """Put a day's harmless events into a cluster, before it runs. Planned drains are given to it as events."""
     share = cluster.fleet.node_count * cluster.seconds / (256 * 86_400)
     _restart_exporters(rng, cluster, int(rng.poisson(70 * share)))
     _reset_counters(rng, cluster, int(rng.poisson(25 * share)))
@@ -212,7 +212,7 @@ def _restart_exporters(rng: Generator, cluster: Cluster, count: int) -> None:
         which = rng.random()
         if which < 0.75:
             canvas.hide("gpus", fleet.gpu_slice(node), span)
-            # The exporter's own sums begin anew; what the driver counts goes on.
+            # The exporter's own sums begin again; what the driver counts continues.
             for column in ("nvlink_bandwidth_bytes", "thermal_throttle_seconds", "power_throttle_seconds"):
                 canvas.restarts.append(("gpus", column, fleet.gpu_slice(node), canvas.row(span[1])))
             if rng.random() < 0.5:
@@ -227,7 +227,7 @@ def _restart_exporters(rng: Generator, cluster: Cluster, count: int) -> None:
 
 
 def _reset_counters(rng: Generator, cluster: Cluster, count: int) -> None:
-    """Set counters of a node to zero: somebody ran `perfquery -R`, a field group was created anew."""
+    """Set counters of a node to zero: somebody ran `perfquery -R`, a field group was created again."""
     canvas, fleet = cluster.canvas, cluster.fleet
     for _ in range(count):
         node, row = _node(rng, cluster), int(rng.integers(1, max(2, canvas.row_count)))
@@ -255,7 +255,7 @@ def _write_harmless_lines(rng: Generator, cluster: Cluster, share: float) -> Non
         return [float(at) for at in rng.uniform(0, cluster.seconds, int(rng.poisson(mean * share)))]
 
     for at in times(5000):
-        # Written when its time comes: by then the node may have booted anew.
+        # Written when its time comes: by then the node may have booted again.
         cluster.at(at, partial(scribe.kernel, _node(rng, cluster), at, texts.benign(rng)))
     for at in times(60):
         node = _node(rng, cluster)
@@ -292,7 +292,7 @@ def _write_harmless_lines(rng: Generator, cluster: Cluster, share: float) -> Non
 
 
 def _if_small(cluster: Cluster, node: int, text: str) -> None:
-    """Write a program's own Xid where a notebook or a batch job runs: it goes on, with a new kernel."""
+    """Write a program's own Xid where a notebook or a batch job runs: it continues, with a new kernel."""
     holder = cluster.holder(node)
     if holder is not None and not holder.is_training:
         cluster.scribe.kernel(node, cluster.now, text)

@@ -28,7 +28,7 @@ _SLOWDOWN_CELSIUS = 87.0
 _MISSED_SCRAPES = 2.5e-4
 """Share of scrapes of one exporter that time out: a few single samples per node and day."""
 _LATCHED = frozenset({"xid", "recovery_action", "row_remap_pending", "row_remap_failed"})
-"""What stays as the driver last said it until the driver is loaded anew."""
+"""What stays as the driver last reported it until the driver is loaded again."""
 
 
 @dataclass(kw_only=True)
@@ -194,7 +194,7 @@ class Rendering:
         return matrix
 
     def _constant(self, key: str, value: float) -> Matrix:
-        """Return a column that stands still, changed by its strokes; shared with others where it has none."""
+        """Return a column that is constant, changed by its strokes; shared with others where it has none."""
         layer = key.split("/")[0]
         if key not in self.canvas.strokes and (layer, value) in self._constants:
             return self._constants[layer, value]

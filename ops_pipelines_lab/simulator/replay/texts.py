@@ -325,7 +325,7 @@ class Scribe:
     dialects: list[str] = field(init=False)
     boots: list[float] = field(init=False)
     silent: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
-    """Node -> stretches in which nothing of it arrives."""
+    """Node -> intervals in which nothing of it arrives."""
 
     def __post_init__(self) -> None:
         drawn = self.rng.choice(len(_DIALECTS), size=self.fleet.node_count, p=_DIALECT_SHARES)

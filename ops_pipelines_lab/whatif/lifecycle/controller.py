@@ -34,7 +34,7 @@ from ops_pipelines_lab.whatif.lifecycle.world import World
 
 
 @dataclass(slots=True)
-class Outcome:
+class RolloutResult:
     """Filled while it is played. Times are the world's, in seconds."""
 
     node_count: int
@@ -60,7 +60,7 @@ class Outcome:
     """Why it stopped."""
 
     def note_stop(self, reason: str, *, at: float, touched_count: int, has_asked: bool = False) -> None:
-        """It stops here; what was touched may still go back."""
+        """It stops here; what was touched may still be rolled back."""
         self.is_stopped, self.has_asked, self.reason, self.touched_count = True, has_asked, reason, touched_count
         if self.decided_at is None:
             self.decided_at = at
@@ -104,7 +104,7 @@ class OurRollout:
             created_by="simulation",
             created_at=EPOCH,
         )
-        self.outcome = Outcome(node_count=len(world.nodes), began_at=world.now)
+        self.outcome = RolloutResult(node_count=len(world.nodes), began_at=world.now)
         self._record = GateRecord(world)
         self._hands = Hands(
             world,
@@ -129,7 +129,7 @@ class OurRollout:
         """Every node as the rollout has it now."""
         return self._hands.nodes
 
-    # -- what the world tells --
+    # -- what the world reports --
 
     def node_free(self, number: int) -> None:
         """Note that the next pass finds a node free that was drained."""

@@ -35,7 +35,7 @@ _CONTROL_EVERY = 10
 """# Assumption: every tenth of the untouched nodes is compared with its own past."""
 _CONTROL_RUNS = 10
 _FEWEST_CONTROLS = 10
-"""With fewer untouched nodes left, their last shift stands: a handful says nothing of the cluster."""
+"""With fewer untouched nodes left, their last shift is kept: a handful says nothing of the cluster."""
 _AT_WORK = (NodeStage.SOAKING, NodeStage.UPDATED)
 
 
@@ -60,7 +60,7 @@ class _Past:
     failure_count: int
     seconds: float
     sample: LevelSamples | None = None
-    """As the gate was told last."""
+    """As the gate was shown last."""
 
 
 class GateRecord:
@@ -293,7 +293,7 @@ class Hands:
         self._world.drain(number)
 
     def go_on(self, *, is_called_back: bool) -> None:
-        """Bring on who is drained: into a visit when free, back untouched when it takes too long or all goes back."""
+        """Bring on who is drained: into a visit when free, back untouched when it takes too long or all rolls back."""
         world = self._world
         for node in [each for each in self._nodes.values() if each.stage is NodeStage.DRAINING]:
             number, is_forward = number_of(node.node), node.direction is Direction.FORWARD

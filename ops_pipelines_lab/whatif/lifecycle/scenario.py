@@ -1,6 +1,6 @@
 """What a release is like, and the cluster that it is rolled out on: catalogue/rollout_scenarios.csv as values.
 
-The rollout is told none of the scenario. What the policy of the bench allows stands there too; a site may give its own.
+The rollout is shown nothing of the scenario. What the policy of the bench allows is there too; a site may give its own.
 """
 
 import csv

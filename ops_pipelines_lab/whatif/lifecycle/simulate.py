@@ -37,7 +37,7 @@ class ScenarioName(StrEnum):
 
 @at_the_edge
 def rollout_simulate(
-    scenario: Annotated[ScenarioName, typer.Option(help="What the release is like; the rollout is not told.")],
+    scenario: Annotated[ScenarioName, typer.Option(help="What the release is like; the rollout does not know.")],
     nodes: Annotated[int, typer.Option(min=40, max=20_000, help="Nodes of the cluster, of 8 GPUs.")] = 1_000,
     seeds: Annotated[int, typer.Option(min=1, max=_MOST_SEEDS, help="Rollouts, each in a world of its own.")] = 20,
     policy: Annotated[
@@ -46,7 +46,7 @@ def rollout_simulate(
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Processes; one a core unless given.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Simulate rollouts of one kind of release: what they cost, how soon a bad one is stopped, whether all goes back.
+    """Simulate rollouts of one kind of release: what they cost, how soon a bad one is stopped, whether all rolls back.
 
     Planner, gate and tables are the production code; jobs, failures and measurements are simulated, and peers roll out
     in the same worlds by the stop rules that they are published with (on 10 seeds at most).

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ops_pipelines.core.policy import Policy
-from ops_pipelines_lab.whatif.lifecycle.controller import OurRollout, Outcome
+from ops_pipelines_lab.whatif.lifecycle.controller import OurRollout, RolloutResult
 from ops_pipelines_lab.whatif.lifecycle.scenario import Scenario, Site
 from ops_pipelines_lab.whatif.lifecycle.world import DAY, HORIZON_SECONDS, World
 
@@ -41,7 +41,7 @@ class Course:
     good_count: int = 0
     batch_size: int = 1
     batch_left_count: int = 1
-    """Of the present batch: nodes that are not begun yet."""
+    """Of the present batch: nodes that are not started yet."""
     batch_failed_count: int = 0
     failed_batch_count: int = 0
     """In a row."""
@@ -49,12 +49,12 @@ class Course:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """How a peer goes on, and what it does to the job of a node that it takes."""
+    """How a peer continues, and what it does to the job of a node that it takes."""
 
     places: Callable[[Course], int]
     """How many more nodes it begins now."""
     evicts_after_seconds: float | None
-    """How long a job may go on; None: to its end."""
+    """How long a job may continue; None: to its end."""
     has_stopped: Callable[[Course], str] | None = None
     """Why it goes no further; empty: it does. None: nothing stops it."""
     waits_for_lock: bool = False
@@ -79,7 +79,7 @@ def _quarter(course: Course) -> int:
 
 
 PEERS: Mapping[str, Rule] = {
-    # Kured: whoever holds the lock reboots; a node that does not come back keeps it, for ever by default.
+    # Kured: who holds the lock reboots; a node that does not come back keeps it, for ever by default.
     "one_at_a_time": Rule(
         places=lambda course: 1 - course.out_count,
         has_stopped=lambda course: "the node that failed keeps the lock" if course.failed_count else "",
@@ -121,7 +121,7 @@ class PeerRollout:
         self._waiting: set[int] = set()
         self._course = Course(node_count=count, pending_count=count)
         self._touched_count = 0
-        self.outcome = Outcome(node_count=count, began_at=world.now)
+        self.outcome = RolloutResult(node_count=count, began_at=world.now)
         world.watcher = self
         self._begin()
 
@@ -200,7 +200,7 @@ _WARM_UP_SECONDS = DAY
 _SETTLE_SECONDS = DAY / 4
 """What was put back into the queue is waited for."""
 Progress = Callable[[int, int], None]
-"""Told of runs done, and of runs in all."""
+"""Called with the runs done, and the runs in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +275,7 @@ def play_trial(site: Site, policy: Policy, scenario: Scenario, way: str, seed: i
     )
 
 
-def _deciding_days(found: Outcome, ended_at: float) -> float:
+def _deciding_days(found: RolloutResult, ended_at: float) -> float:
     if found.watched_from is None:
         return 0.0
     return ((ended_at if found.decided_at is None else found.decided_at) - found.watched_from) / DAY

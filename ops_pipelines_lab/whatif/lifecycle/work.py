@@ -76,7 +76,7 @@ class Event(Enum):
     REPAIRED = 4
     VISIT_END = 5
     CALL = 6
-    """Whoever rolls out asked to be called."""
+    """Who rolls out asked to be called."""
 
 
 @dataclass(slots=True)
@@ -101,13 +101,13 @@ class Node:
     worked_seconds: float = 0.0
     """Under jobs that are over, since it was updated."""
     visit: int = 0
-    """How many there were: what was foreseen for another is forgotten."""
+    """How many there were: what was expected for another is forgotten."""
     epoch: int = 0
-    """Grows with each change of version: what was foreseen for another is forgotten."""
+    """Grows with each change of version: what was expected for another is forgotten."""
 
 
 class Watcher(Protocol):
-    """Whoever rolls out, as the world tells them what happens."""
+    """Who rolls out, as the world notifies them of what happens."""
 
     def node_free(self, number: int) -> None:
         """A drained node has no job any more, or is repaired."""
@@ -244,7 +244,7 @@ class Losses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tells:
-    """Whom the work tells of what follows."""
+    """Whom the work notifies of what follows."""
 
     ends_at: Callable[[float, int, int], None]
     """When an attempt ends, if nothing comes between: time, key of the job, attempt."""
@@ -279,7 +279,7 @@ class Work:
         self.now = now
 
     def drain(self, node: Node) -> None:
-        """Let no new job start on a node; its job goes on."""
+        """Let no new job start on a node; its job continues."""
         node.is_drained = True
         if node.job is not None:
             node.job.drained_count += 1
@@ -309,13 +309,13 @@ class Work:
             capped.discard(node.number)
 
     def kill(self, node: Node) -> None:
-        """End the job of a node: it goes back to its last checkpoint."""
+        """End the job of a node: it returns to its last checkpoint."""
         if node.job is not None:
             self._fail(node.job, node.model)
             self.fill(node.model)
 
     def take_out(self, node: Node) -> None:
-        """Let a node fail, with its job. What can start elsewhere does when the world has been told: `fill`."""
+        """Let a node fail, with its job. What can start elsewhere does when the world has been notified: `fill`."""
         node.is_out = True
         if node.job is not None:
             self._fail(node.job, node.model)

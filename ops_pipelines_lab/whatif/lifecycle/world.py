@@ -27,7 +27,7 @@ class World:
         self._release_random = random.Random(f"release {seed}")
         self._steps_random = random.Random(f"steps {seed}")
         self.hands_random = random.Random(f"hands {seed}")
-        """For whoever rolls out."""
+        """For a rollout."""
         self._events: list[tuple[float, int, int, int, int]] = []
         self._count = 0
         self._is_halted = False
@@ -56,7 +56,7 @@ class World:
         """What was lost so far. What running jobs would do again is not lost yet."""
         return self._work.losses
 
-    # -- what whoever rolls out may do --
+    # -- what a rollout may do --
 
     def call_at(self, at: float, mark: int = 0) -> None:
         self._push(at, Event.CALL, mark, 0)
@@ -66,7 +66,7 @@ class World:
         self._is_halted = True
 
     def drain(self, number: int) -> None:
-        """Let no new job start on a node; its job goes on."""
+        """Let no new job start on a node; its job continues."""
         if not self.nodes[number].is_drained:
             self._work.drain(self.nodes[number])
 
@@ -79,7 +79,7 @@ class World:
         self._work.set_cap(self.nodes[number], is_capped=is_capped)
 
     def kill(self, number: int) -> None:
-        """End the job of a node: it goes back to its last checkpoint."""
+        """End the job of a node: it returns to its last checkpoint."""
         self._work.kill(self.nodes[number])
 
     def is_free(self, number: int) -> bool:
@@ -95,7 +95,7 @@ class World:
         self._push(self.now + seconds, Event.VISIT_END, number, node.visit)
 
     def end_visit(self, number: int) -> None:
-        """Break a visit off: nobody is told of its end."""
+        """Break a visit off: nothing is notified of its end."""
         node = self.nodes[number]
         node.is_out = False
         node.visit += 1

@@ -45,7 +45,7 @@ class Witness:
         munge_socket: str | None,
         only_with: tuple[str, str] | None = None,
     ) -> None:
-        """`only_with`: a variable and its value, where several pretended nodes share one machine (the drills)."""
+        """`only_with`: a variable and its value, where several simulated nodes share one machine (the drills)."""
         self._node, self._munge_socket = node, munge_socket
         self._asker_uids = frozenset(asker_uids)
         self._only_with = only_with

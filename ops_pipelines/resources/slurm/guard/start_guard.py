@@ -1,7 +1,7 @@
 """The judge of restarts, in one file: the standard library alone, no environment of ours, as the user of slurmctld.
 
-`judge` says whether a restart may go ahead, `look-again` lets go what was held once its nodes are clear, `pass` is a
-person's word for one job, `status` tells whether the guard works. What a start is and how it is written down stands in
+`judge` says whether a restart may go ahead, `look-again` releases what was held once its nodes are clear, `pass` is a
+person's word for one job, `status` reports whether the guard works. What a start is and how it is written down is in
 `start_guard.sh`, which calls `judge` and needs no interpreter for first starts.
 
 A node is clear of an attempt if it answers and reports no process of the job older than this start, has no power,
@@ -59,7 +59,7 @@ class GuardError(RuntimeError):
 
 @dataclass(frozen=True)
 class Settings:
-    """What stands in start_guard.json."""
+    """What is in start_guard.json."""
 
     state: Path
     fallback: Path
@@ -70,7 +70,7 @@ class Settings:
     addresses: Path | None = None
     """Lines `node host port`, for nodes that are not reached by their name or on `port`."""
     power_state: tuple[str, ...] = ()
-    """Prints `off` for a node without power; `{node}` stands for its name. Empty: power is no witness."""
+    """Prints `off` for a node without power; `{node}` means its name. Empty: power is no witness."""
     munge_socket: str | None = None
     ask_seconds: float = 5.0
     look_again_seconds: float = 10.0
@@ -91,8 +91,8 @@ class Start:
 
 
 @dataclass
-class Verdict:
-    """Whether a job may start, and what stands in its way."""
+class GuardDecision:
+    """Whether a job may start, and what is in its way."""
 
     in_the_way: list[str] = field(default_factory=list)
 
@@ -104,7 +104,7 @@ class Verdict:
         """Return the reason as a person reads it in `scontrol show job`."""
         listed = "; ".join(self.in_the_way[:3]) + ("; ..." if len(self.in_the_way) > 3 else "")
         return (
-            f"{MARK}an earlier attempt may still run: {listed}. It goes on by itself once that is cleared up; "
+            f"{MARK}an earlier attempt may still run: {listed}. It continues by itself once that is cleared up; "
             f"to let it go now: ops-pipelines guard pass {job}"
         )
 
@@ -131,7 +131,7 @@ def read_settings(path: Path) -> Settings:
         )
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise GuardError(
-            f"{path} cannot be used ({problem!r}); write it anew with `ops-pipelines guard install`"
+            f"{path} cannot be used ({problem!r}); write it again with `ops-pipelines guard install`"
         ) from None
 
 
@@ -171,9 +171,10 @@ def open_starts(settings: Settings, job: str, *, before: float) -> tuple[Start, 
 
 
 def has_record(settings: Settings, job: str, *, before: float) -> bool:
-    """Return whether the record tells all that ran before this start: it has a clearing, or begins with a first start.
+    """Return whether the record shows all that ran before this start: it has a clearing, or begins with a first
+    start.
 
-    One that begins with a restart, refused or broken off, tells nothing of the attempts before it.
+    One that begins with a restart, refused or broken off, shows nothing of the attempts before it.
     """
     starts: list[tuple[float, bool]] = []
     for path in record_paths(settings, job):
@@ -305,7 +306,7 @@ def _write_held(settings: Settings, job: str, reason: str) -> None:
     for place in (settings.state, settings.fallback):
         with contextlib.suppress(OSError):
             (place / "held").mkdir(parents=True, exist_ok=True)
-            new = place / f"held.{job}.new"  # Whoever reads the directory sees each whole.
+            new = place / f"held.{job}.new"  # Who reads the directory sees each whole.
             new.write_text(reason + "\n")
             new.replace(place / "held" / job)
             return
@@ -318,7 +319,7 @@ def _forget_held(settings: Settings, job: str) -> None:
 
 
 def _read_held(settings: Settings, job: str) -> tuple[str, float]:
-    """Return what stands in a job's held file, and its age in seconds; empty and 0 if there is none."""
+    """Return what is in a job's held file, and its age in seconds; empty and 0 if there is none."""
     for place in (settings.state, settings.fallback):
         with contextlib.suppress(OSError):
             file = place / "held" / job
@@ -327,7 +328,7 @@ def _read_held(settings: Settings, job: str) -> tuple[str, float]:
 
 
 def held_jobs(settings: Settings) -> tuple[str, ...]:
-    """Return the jobs that the guard held and has not let go."""
+    """Return the jobs that the guard held and has not released."""
     names = set()
     for place in (settings.state, settings.fallback):
         with contextlib.suppress(OSError):
@@ -371,24 +372,24 @@ _TAKEN_BACK = "(null)"
 have answered, so nothing was (seen among 500 restarts at once, 22.05)."""
 
 
-def judge(settings: Settings, job: str, started_at: float) -> Verdict:
-    """Say whether no attempt before the start at `started_at` can still run; every doubt stands in the verdict."""
+def judge(settings: Settings, job: str, started_at: float) -> GuardDecision:
+    """Say whether no attempt before the start at `started_at` can still run; every doubt is in the verdict."""
     try:
         if _pass_of(settings, job):
-            return Verdict()
+            return GuardDecision()
     except GuardError as problem:
         verdict = _judge_by_nodes(settings, job, started_at)
-        return verdict if verdict.is_clear else Verdict(in_the_way=[str(problem), *verdict.in_the_way])
+        return verdict if verdict.is_clear else GuardDecision(in_the_way=[str(problem), *verdict.in_the_way])
     return _judge_by_nodes(settings, job, started_at)
 
 
-def _judge_by_nodes(settings: Settings, job: str, started_at: float) -> Verdict:
+def _judge_by_nodes(settings: Settings, job: str, started_at: float) -> GuardDecision:
     starts = open_starts(settings, job, before=started_at)
     if not has_record(settings, job, before=started_at):
         try:
             starts += _starts_by_accounting(settings, job)
         except GuardError as problem:
-            return Verdict(in_the_way=[f"where it ran before is not known ({problem})"])
+            return GuardDecision(in_the_way=[f"where it ran before is not known ({problem})"])
     attempts: dict[str, float] = {}
     for start in starts:
         if start.nodes == _TAKEN_BACK:
@@ -397,9 +398,9 @@ def _judge_by_nodes(settings: Settings, job: str, started_at: float) -> Verdict:
             for node in expand(start.nodes):
                 attempts[node] = max(attempts.get(node, 0.0), start.at)
         except GuardError as problem:
-            return Verdict(in_the_way=[str(problem)])
+            return GuardDecision(in_the_way=[str(problem)])
     if not attempts:
-        return Verdict()
+        return GuardDecision()
     deadline = time.monotonic() + settings.ask_seconds
     addresses = _addresses(settings)
     with _patient_pool(len(attempts) + 1) as pool:
@@ -422,12 +423,12 @@ def _judge_by_nodes(settings: Settings, job: str, started_at: float) -> Verdict:
             with contextlib.suppress(TimeoutError, GuardError):
                 cleared = orderly.result(timeout=max(0.0, deadline - time.monotonic()))
                 silent = {node: why for node, why in silent.items() if node not in cleared}
-    return Verdict(in_the_way=[why for _, why in sorted((seen | silent).items())])
+    return GuardDecision(in_the_way=[why for _, why in sorted((seen | silent).items())])
 
 
 @contextlib.contextmanager
 def _patient_pool(count: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool that nobody waits for: whoever has not answered by the end is left behind."""
+    """A pool that nobody waits for: who has not answered by the end is left behind."""
     pool = ThreadPoolExecutor(max_workers=min(count, 64))
     try:
         yield pool
@@ -603,7 +604,7 @@ def _time(text: str) -> float | None:
 def _pass_of(settings: Settings, job: str) -> str:
     """Return a person's word for a job that no start has used yet, empty if there is none.
 
-    Raise GuardError where one may be there and cannot be read: that lets nothing start, and is told.
+    Raise GuardError where one may be there and cannot be read: that lets nothing start, and is reported.
     """
     for place in (settings.state, settings.fallback):
         try:
@@ -671,7 +672,7 @@ def judge_start(settings: Settings, job: str, started_at: float) -> int:
         note(settings, job, f"cleared {started_at}")
         _use_pass(settings, job, started_at)
         held_for, _ = _read_held(settings, job)
-        if held_for.startswith(MARK):  # Somebody released it. Whoever holds it from now on is not us.
+        if held_for.startswith(MARK):  # Somebody released it. Who holds it from now on is not us.
             _forget_held(settings, job)
             quick = replace(settings, ask_seconds=1.0)  # slurmctld waits for the verdict.
             with contextlib.suppress(GuardError):
@@ -721,11 +722,11 @@ def _look_at(settings: Settings, job: str, comments: Mapping[str, str]) -> list[
         held_for, age_seconds = _read_held(settings, job)
         is_answered = held_for.startswith(MARK)
         if facts.is_held and not is_answered:
-            return []  # The hold came after it had started: it is let go like any other once it waits.
+            return []  # The hold came after it had started: it is released like any other once it waits.
         patience = _ON_ITS_WAY_SECONDS if is_answered else _LATE_HOLD_SECONDS
         if age_seconds < patience and (facts.state == "RUNNING" or not is_answered):
             return []  # On its way back from the prolog, or the hold is on its way.
-        _forget_held(settings, job)  # Whoever holds it from now on is not us.
+        _forget_held(settings, job)  # Who holds it from now on is not us.
         if comment.startswith(MARK):
             _say(settings, facts.name, "")
         return [f"job {job} was released by somebody: its start is judged like any other"]
@@ -736,7 +737,7 @@ def _look_at(settings: Settings, job: str, comments: Mapping[str, str]) -> list[
     verdict = judge(settings, job, now)
     if not verdict.is_clear:
         if not _read_held(settings, job)[0].startswith(MARK):
-            _write_held(settings, job, verdict.words(job))  # The hold has come, whoever gave up waiting for it.
+            _write_held(settings, job, verdict.words(job))  # The hold has come, who gave up waiting for it.
         if comment != verdict.words(job):
             _say(settings, facts.name, verdict.words(job))
         return []
@@ -744,7 +745,7 @@ def _look_at(settings: Settings, job: str, comments: Mapping[str, str]) -> list[
     _say(settings, facts.name, "")
     ask_slurm(settings, "scontrol", "release", facts.name, seconds=settings.ask_seconds)
     _forget_held(settings, job)
-    return [f"job {job} is let go: every node of its attempts is clear"]
+    return [f"job {job} is released: every node of its attempts is clear"]
 
 
 def look_for_unseen(settings: Settings) -> tuple[str, ...]:
@@ -793,7 +794,7 @@ def _has_not_been_asked(settings: Settings, shown: str) -> str:
         return ""
     booted = re.search(r"^BOOT_TIME\s*=\s*(\S+)", shown, re.MULTILINE)
     booted_at = _time(booted[1]) if booted is not None else None
-    # slurmctld tells whole seconds, rounded down.
+    # slurmctld reports whole seconds, rounded down.
     if booted_at is None or booted_at + 1.0 > settings.needs_boot_after or _has_a_start(settings):
         return ""
     return "slurmctld has not been restarted since the guard was installed, and asks it nothing: restart slurmctld"
@@ -881,7 +882,7 @@ def status(settings: Settings) -> dict[str, object]:
             problems.append(why)
     except GuardError as problem:
         problems.append(str(problem))
-    except OSError:  # Told above, as the state that cannot be used.
+    except OSError:  # Reported above, as the state that cannot be used.
         pass
     try:
         _munge(quick, "unmunge", _munge(quick, "munge", "probe"))
