@@ -1,1 +1,1 @@
-"""Pretends: a twin cluster behind every port. It decides nothing and never reads the ledger."""
+"""A simulated twin cluster behind every port. It decides nothing and never reads the ledger."""
