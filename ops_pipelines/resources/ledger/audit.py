@@ -169,7 +169,7 @@ def _ownerless(connection: Connection) -> Iterator[Fault]:
     statement = select(rollout_nodes.c.rollout, rollout_nodes.c.node, rollout_nodes.c.seq).where(~has_rollout)
     for row in connection.execute(statement):
         name = f"{row.node} of {row.rollout}"
-        yield Fault(seq=row.seq, problem=f"node {name} is in its table, but its rollout does not")
+        yield Fault(seq=row.seq, problem=f"node {name} is in its table, but its rollout is not")
 
 
 # -- proposals of quotas --
