@@ -318,7 +318,7 @@ def set_quotas() -> None:
 
     When: within five minutes of a proposal or an approval, by itself.
 
-    Changes: the limits of teams in the scheduler; running jobs go on.
+    Changes: the limits of teams in the scheduler; running jobs continue.
     """
     carry_out_quotas()
 
@@ -327,7 +327,7 @@ def set_quotas() -> None:
 def set_quotas_schedule(
     context: dg.ScheduleEvaluationContext, cluster: dg.ResourceParam[Cluster]
 ) -> dg.RunRequest | dg.SkipReason:
-    """Every five minutes, if the autopilot proposed something today that no run was asked to carry out as it stands.
+    """Every five minutes, if the autopilot proposed something today that no run was asked to carry out as it is.
 
     What a run was asked for is known by its tag: Dagster compares a schedule's run keys within one tick alone.
     """
@@ -340,7 +340,7 @@ def set_quotas_schedule(
     if not turn.key:
         return dg.SkipReason(turn.why)
     held = cluster.ledger.held_lease(now)
-    # Under the epoch: a run that died with its code server is asked for anew by the next one.
+    # Under the epoch: a run that died with its code server is asked for again by the next one.
     key = f"{turn.key}@{0 if held is None else held.epoch}"
     if context.instance.get_runs_count(dg.RunsFilter(job_name=set_quotas.name, tags={ASKED_TAG: key})):
         return dg.SkipReason(f"{turn.why}, and a run was asked to carry it out already")
@@ -378,7 +378,7 @@ def show_rollouts(cluster: dg.ResourceParam[Cluster]) -> Iterator[dg.AssetMateri
 
 @dg.job(tags={**JobKind.ACT.tags, **ROLLOUT_TAGS}, executor_def=dg.in_process_executor)
 def advance_rollouts() -> None:
-    """One pass over the rollouts: nodes that can go on do, the gate judges, who is due begins.
+    """One pass over the rollouts: nodes that can continue do, the gate judges, who is due begins.
 
     When: by itself, every five minutes while a rollout is under way, and when something of it is due.
 
@@ -440,7 +440,7 @@ class StartRolloutConfig(dg.Config):
 class SteerRolloutConfig(dg.Config):
     rollout: str = Field(pattern=r"^ROLL-[0-9]{4,}$", description="Such as ROLL-0001.")
     order: Literal["approve", "pause", "resume", "abort", "back", "skip"] = Field(description="What it shall do.")
-    reason: str = Field(min_length=1, max_length=500, description="Why, for whoever reads it later.")
+    reason: str = Field(min_length=1, max_length=500, description="Why, for who reads it later.")
     node: str = Field(default="", max_length=253, description="Of skip: the node to leave out.")
 
 
@@ -464,7 +464,7 @@ def start_one_rollout(
 def steer_one_rollout(
     context: dg.OpExecutionContext, config: SteerRolloutConfig, cluster: dg.ResourceParam[Cluster]
 ) -> None:
-    """Tell one rollout what people want of it."""
+    """Pass one rollout the order of a person."""
     from ops_pipelines.rollouts import orders
 
     name, reason = RolloutId(config.rollout), config.reason
@@ -502,7 +502,7 @@ def steer_rollout() -> None:
 
     When: by hand, while it is under way.
 
-    Changes: that rollout; what a node has begun is finished or rolled back.
+    Changes: that rollout; what a node has started is finished or rolled back.
     """
     steer_one_rollout()
 

@@ -112,7 +112,7 @@ sum_demand = dg.define_asset_job(
     selection=dg.AssetSelection.assets("gpu_demand_daily", "daily_peaks"),
     executor_def=dg.in_process_executor,
     tags=JobKind.MAINTAIN.tags,
-    description="Sums what each team ran, waited for and wanted on a local day, and its peaks.\n\n"
+    description="Sums what each team ran, waited for and requested on a local day, and its peaks.\n\n"
     "When: each night by itself; by hand for a day whose hours were filled again.\n\n"
     "Changes: tables of the lake; nothing in the cluster.",
 )
@@ -133,7 +133,7 @@ charge_teams = dg.define_asset_job(
     tags=JobKind.INSPECT.tags,
     description="Accounts for each installed GPU-hour of a month: what became of it, what it costs whom; budgets.\n\n"
     "When: each morning by itself; by hand for a month in the past, or after a change of prices.\n\n"
-    "Changes: statements beside the state; a budget that is spent is told to its owner. No job is stopped.",
+    "Changes: statements beside the state; a budget that is spent is reported to its owner. No job is stopped.",
 )
 _MONTH_BEFORE_DAYS = 3
 """On so many days of a month the one before is charged again: accounting of its last jobs comes late."""
@@ -193,7 +193,7 @@ advise_teams = dg.define_asset_job(
     selection=dg.AssetSelection.groups(ADVICE) - dg.AssetSelection.assets("placement_report"),
     executor_def=dg.in_process_executor,
     tags=JobKind.INSPECT.tags,
-    description="Finds what teams could use better, tells each of them once, and sees whether they did it.\n\n"
+    description="Finds what teams could use better, notifies each of them once, and sees whether they did it.\n\n"
     "When: each Monday by itself; by hand for another week.\n\n"
     "Changes: messages to teams; nothing in the cluster.",
 )
@@ -281,7 +281,7 @@ class PauseConfig(dg.Config):
 
 class ApproveConfig(dg.Config):
     plan: str = Field(pattern=r"^PLAN-[0-9a-f]{12}$", description="The plan as listed, for example PLAN-0123456789ab.")
-    valid_minutes: int = Field(default=60, ge=1, le=24 * 60, description="How long the yes holds.")
+    valid_minutes: int = Field(default=60, ge=1, le=24 * 60, description="How long the approval holds.")
 
 
 class NodeConfig(dg.Config):
@@ -291,7 +291,7 @@ class NodeConfig(dg.Config):
 
 @dg.op
 def pause_new_actions(context: dg.OpExecutionContext, config: PauseConfig, cluster: dg.ResourceParam[Cluster]) -> None:
-    """Stop new actions; what is begun is finished. Survives restarts."""
+    """Stop new actions; what is started is finished. Survives restarts."""
     order = orders.pause(
         cluster, actor=launched_by(context, cluster, instead="ops-pipelines pause"), reason=config.reason
     )
@@ -382,7 +382,7 @@ keep_lake_schedule = dg.ScheduleDefinition(
 
 @dg.op
 def warn_of_idle_gpus(context: dg.OpExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> None:
-    """Tell owners of jobs whose GPUs do nothing, as far up the ladder as policy.yaml has it."""
+    """Notify owners of jobs whose GPUs do nothing, as far up the ladder as policy.yaml has it."""
     from ops_pipelines.efficiency.advice_on_holding import walk_ladder
 
     context.log.info("notes on idle GPUs: %d", walk_ladder(teams_desk))
@@ -410,7 +410,7 @@ idle_schedule = dg.ScheduleDefinition(
 
 @dg.job(tags=JobKind.ASK.tags, executor_def=dg.in_process_executor)
 def pause_autopilot() -> None:
-    """The kill switch: stops new actions within one sensor turn; what is begun is finished.
+    """The kill switch: stops new actions within one sensor turn; what is started is finished.
 
     When: by hand, whenever the autopilot must stop.
 
@@ -447,7 +447,7 @@ def drain_node() -> None:
 
     When: by hand, instead of `scontrol`, so that the autopilot knows whose drain it is.
 
-    Changes: the node: no new job starts there, running jobs go on.
+    Changes: the node: no new job starts there, running jobs continue.
     """
     drain_one_node()
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time and lets it pass. Tests and the simulator bring their own."""
+    """Reports the time and lets it pass. Tests and the simulator bring their own."""
 
     def now(self) -> datetime:
         """Return the present time, aware and in UTC."""

@@ -86,7 +86,7 @@ LAKE_ASSETS = (
 
 class ClusterPorts(dg.ConfigurableResource[Cluster]):
     """Scheduler, fleet, telemetry, logs, ledger and notifier, opened once a process; each tick and run is given rules
-    anew.
+    again.
     """
 
     def create_resource(self, context: dg.InitResourceContext) -> Cluster:
@@ -180,8 +180,8 @@ RESOURCES: Mapping[str, object] = MappingProxyType(
 )
 """Every resource, on the cluster that the process's environment names when it is first used.
 
-None has a setting: what a resource can be told, a form in the web interface can override, and nobody who may launch a
-job may thereby point it at another cluster.yaml, whose commands would be run."""
+None has a setting: what a resource can be notified, a form in the web interface can override, and nobody who may launch
+a job may thereby point it at another cluster.yaml, whose commands would be run."""
 
 
 def build_defs(resources: Mapping[str, object]) -> dg.Definitions:

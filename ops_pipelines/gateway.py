@@ -1,7 +1,7 @@
 """The door before Dagster's web interface: who may change something, and from where. Each refusal is logged.
 
-Dagster has no login, executes mutations that came by GET, and believes any Host. This stands around its application, in
-its own process, so that no port leads past it. What a person may read is not here: whoever reaches the port may read.
+Dagster has no login, executes mutations that came by GET, and believes any Host. This is around its application, in
+its own process, so that no port leads past it. What a person may read is not here: who reaches the port may read.
 
 Who asks is known by the name that the site's proxy gives, or by a token of the token file. Neither believes what
 anybody could send: a proxy's header counts from its own address alone, a token is compared by its hash.
@@ -288,7 +288,7 @@ class Gateway:
             proxied = "The site's proxy logs you in: open its address."
             return HTMLResponse(_page(html.escape(_READ_ONLY if self._logins.are_none else proxied)))
         if scope["method"] != "POST":
-            # Never in the address: whoever follows another's link would act in that other's name.
+            # Never in the address: who follows another's link would act in that other's name.
             return HTMLResponse(_page(_FORM))
         _refuse_foreign_origin(headers, may_lack=False)
         said = (await _read_body(receive)).decode("utf-8", "replace")
@@ -307,7 +307,7 @@ _FORM = (
     'autocomplete="current-password"></label> <button>Log in</button></form>'
 )
 _STRIP_STYLE = "position:fixed;bottom:0;right:0;z-index:9;padding:4px 12px;background:#fd6;color:#000"
-"""Over the page: Dagster lays out what stands in its body as columns."""
+"""Over the page: Dagster lays out what is in its body as columns."""
 
 
 def _page(inside: str) -> str:

@@ -26,7 +26,7 @@ _FOLD_EVERY_SECONDS, _TIDY_EVERY_SECONDS = 600, 3600
 
 
 class Leash:
-    """Somebody's word that the cycle is wanted: lines on a pipe, none for too long or its end means no."""
+    """Somebody's word that the cycle is requested: lines on a pipe, none for too long or its end means no."""
 
     def __init__(self, pipe: TextIO) -> None:
         self._pulled = threading.Condition()
@@ -89,7 +89,7 @@ def _run(cluster_file: Path, *, cycle_count: int | None) -> None:
     while cycle_count is None or cycle_count > 0:
         at = next_grid_time(observatory, after=done)
         _await(observatory.clock, at + settling_time(observatory.step), news=news)
-        # Opened once, and asked for anew: each cycle works by the rules that hold then.
+        # Opened once, and asked for again: each cycle works by the rules that hold then.
         news = str(run_cycle(observatory, open_cluster(cluster_file.resolve()), at=at, window=window))
         _say(news)
         if done is not None:

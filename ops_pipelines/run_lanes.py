@@ -75,7 +75,7 @@ def seal_login(key: bytes, *, name: str, job: str, run: str, now: datetime) -> s
 
 
 def read_login(key: bytes, text: str, *, job: str, run: str, now: datetime) -> str | None:
-    """Return whose login the tag tells of; None if it is not ours, of another run, or too old."""
+    """Return whose login the tag reports; None if it is not ours, of another run, or too old."""
     second, _, rest = text.partition(":")
     name, _, seal = rest.rpartition(":")
     if not (second.isascii() and second.isdecimal() and len(second) <= 12 and LOGIN_NAME.fullmatch(name)):
@@ -102,12 +102,12 @@ WITHOUT_LOGIN = "somebody without a login"
 
 
 def login_behind(context: "dg.OpExecutionContext | dg.AssetExecutionContext") -> str | None:
-    """Return the name of the login that launched this run; None if nobody's login stands behind it, or not any more."""
+    """Return the name of the login that launched this run; None if nobody's login is behind it, or not any more."""
     said = context.run.tags.get(LOGIN_TAG, "")
     if not said:
         return None
     key = login_key(Path(context.instance.root_directory))
-    # The wall clock, as the seal was made by it; the cluster's may be a pretended one.
+    # The wall clock, as the seal was made by it; the cluster's may be a simulated one.
     return read_login(key, said, job=context.run.job_name, run=context.run.run_id, now=SystemClock().now())
 
 
@@ -127,7 +127,7 @@ def launched_by(context: "dg.OpExecutionContext", cluster: "Cluster", *, instead
         return WITHOUT_LOGIN
     too_old = ", or it is older than a quarter of an hour" if context.run.tags.get(LOGIN_TAG) else ""
     raise ByHandRefused(
-        f"nobody's login stands behind this run{too_old}; "
+        f"nobody's login is behind this run{too_old}; "
         "launch it from the web page of `ops-pipelines webserver` after a login, not by running an old one again, "
         f"or instead: {instead}"
     )
@@ -154,7 +154,7 @@ class RunLane(Enum):
 
 
 ACTING_SIDE_BY_SIDE = 3
-"""So many runs of the acting lane go on beside each other, each with plans of its own (`run_share`)."""
+"""So many runs of the acting lane continue beside each other, each with plans of its own (`run_share`)."""
 _LANES: Mapping[str, RunLane] = {
     "remediate": RunLane.ACT,
     "verify_nodes": RunLane.VERIFY,

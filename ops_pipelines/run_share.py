@@ -48,7 +48,7 @@ class Footprint:
     budgets: frozenset[Budget]
 
     def why_it_meets(self, other: "Footprint") -> str | None:
-        """Return what two plans both need, in words; None where nothing keeps them from going on side by side."""
+        """Return what two plans both need, in words; None where nothing keeps them from continuing side by side."""
         if self.incident == other.incident:
             return f"both are of {self.incident}"
         shared = [*sorted(self.nodes & other.nodes), *(f"job {each}" for each in sorted(self.jobs & other.jobs))]
@@ -59,7 +59,7 @@ class Footprint:
 def footprint_of(
     plan: IncidentPlan, incident_nodes: Collection[NodeName], records: Collection[ActionRecord]
 ) -> Footprint:
-    """Return what the rest of a plan needs; `records` are what was begun, for whichever incident."""
+    """Return what the rest of a plan needs; `records` are what was started, for whichever incident."""
     own = [each for each in records if each.action.incident == plan.incident]
     begun = {each.action.key for each in own}
     nodes = set(incident_nodes)
@@ -149,7 +149,7 @@ class Turns:
         return mine
 
     def why_it_waits(self, plan: IncidentPlan) -> str | None:
-        """Return why a plan does not go on yet: a run that had looked before needs the same; None once it is over."""
+        """Return why a plan does not continue yet: a run that looked before needs the same; None once that is over."""
         if not self._theirs.keys() - self._over:
             return None
         now = self._cluster.clock.now()

@@ -10,7 +10,7 @@ from datetime import UTC
 
 import dagster as dg
 
-from ops_pipelines.assets.hours import LOCAL_DAYS, ONE_RUN, POOL, RUNNING_WEEKS, newest_day
+from ops_pipelines.assets.hours import IN_ONE_RUN, LOCAL_DAYS, RUNNING_WEEKS, newest_day
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.efficiency.advice import Withheld
@@ -26,10 +26,9 @@ GROUP = "advice"
     group_name=GROUP,
     deps=["gpu_efficiency", "inventory", "job_accounting", "job_allocations", "job_logs", "job_steps"],
     partitions_def=RUNNING_WEEKS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
     kinds={"parquet"},
     code_version="1",
+    **IN_ONE_RUN,
 )
 def efficiency_advice(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> dg.Output[None]:
     """What each team could do better: evidence and counter-evidence, the gain, what to change, and was it done."""
@@ -92,12 +91,11 @@ def describe_advice(
     group_name=GROUP,
     deps=["job_accounting", "job_allocations", "inventory", "gpu_efficiency"],
     partitions_def=LOCAL_DAYS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
     code_version="1",
+    **IN_ONE_RUN,
 )
 def placement(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> dg.Output[None]:
-    """How jobs were placed and how long they waited on a local day, as advice to whoever runs the scheduler."""
+    """How jobs were placed and how long they waited on a local day, as advice to who runs the scheduler."""
     report = report_of_day(newest_day(context), teams_desk)
     for note in report.notes:
         context.log.info("placement: %s", note)

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 import dagster as dg
 from pydantic import Field
 
-from ops_pipelines.assets.hours import DAYS, ONE_RUN, POOL, QUARTERS
+from ops_pipelines.assets.hours import DAYS, IN_ONE_RUN, POOL, QUARTERS
 from ops_pipelines.capacity.model import (
     LEVELS,
     CapacityForecast,
@@ -154,9 +154,8 @@ def prove_complete(found: Completeness) -> dg.AssetCheckResult:
         *("fabric_telemetry", "facility_telemetry"),
     ],
     partitions_def=DAYS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
     code_version="1",
+    **IN_ONE_RUN,
 )
 def daily_peaks(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> dg.Output[None]:
     """Peaks of a local day: GPUs by team and type, what was out, storage, links, racks and the room."""
@@ -259,7 +258,7 @@ def _shortage_pictures(weeks: tuple[ShortWeek, ...]) -> Mapping[str, dg.Metadata
 
     by_type: dict[GpuType, list[float]] = {}
     for each in weeks:
-        # Beyond the outermost levels of a peak nothing is told apart: no week is surely short.
+        # Beyond the outermost levels of a peak nothing is distinguished: no week is surely short.
         told = min(max(each.shortage_probability, LEVELS[0]), LEVELS[-1])
         by_type.setdefault(each.gpu_type, []).append(told)
     return {

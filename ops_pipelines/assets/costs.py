@@ -1,7 +1,7 @@
 """Group `costs`: what became of each installed GPU-hour of a month, and what it costs whom. Shows; computes nothing.
 
 A partition is a month of the cluster's own zone, by name; the running one is as much of it as is over. One that is
-materialised anew says the same as long as the ledger and the lake still have it.
+materialised again says the same as long as the ledger and the lake still have it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ _ONCE, _CLOSES = "every_attempt_once", "residual_is_zero"
             name=_ONCE,
             asset="usage_ledger",
             blocking=True,
-            description="Each installed GPU-second stands in one line, and each attempt of a job is counted once.",
+            description="Each installed GPU-second is in one line, and each attempt of a job is counted once.",
         )
     ],
 )

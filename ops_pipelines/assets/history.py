@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 from pydantic import Field
 
-from ops_pipelines.assets.hours import DAYS, ONE_RUN, POOL, WEEKS
+from ops_pipelines.assets.hours import DAYS, IN_ONE_RUN, WEEKS
 from ops_pipelines.core.cluster import HOUR, Cluster, Observatory, hour_of
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.core.record import ShelfError
@@ -35,9 +35,8 @@ DAY = timedelta(days=1)
     group_name=GROUP,
     deps=["inventory", "kernel_events", "job_accounting"],
     partitions_def=DAYS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
     code_version="1",
+    **IN_ONE_RUN,
 )
 def lemon_scores(
     context: dg.AssetExecutionContext,
@@ -80,9 +79,8 @@ def lemon_scores(
     group_name=GROUP,
     deps=["gpu_telemetry", "storage_telemetry", "fabric_telemetry"],
     partitions_def=DAYS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
     code_version="1",
+    **IN_ONE_RUN,
 )
 def wear_out(context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Observatory]) -> dg.Output[None]:
     """When disks, spare rows of GPU memory and links will be worn out, with bounds and the time that is left to act."""
@@ -133,9 +131,8 @@ def wear_out(context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Ob
     group_name=GROUP,
     deps=["inventory"],
     partitions_def=DAYS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
     code_version="1",
+    **IN_ONE_RUN,
 )
 def fleet_defects(
     context: dg.AssetExecutionContext,
@@ -206,16 +203,15 @@ FRESH = timedelta(days=2)
     group_name=GROUP,
     deps=["job_accounting", "job_allocations", "job_logs"],
     partitions_def=DAYS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
     code_version="1",
+    **IN_ONE_RUN,
 )
 def interruption_costs(
     context: dg.AssetExecutionContext,
     observatory: dg.ResourceParam[Observatory],
     cluster: dg.ResourceParam[Cluster],
 ) -> dg.Output[None]:
-    """How long an interruption takes: queue with and without room, and restart until work goes on."""
+    """How long an interruption takes: queue with and without room, and restart until work continues."""
     from ops_pipelines.remediate.restart_costs import (
         Attempt,
         attempts_of_rows,
@@ -289,10 +285,9 @@ def _lines_after(lake: Lake, start: datetime) -> Rows:
     group_name=GROUP,
     deps=["job_accounting", "job_allocations", "job_logs", "inventory", "kernel_events", "monitoring_coverage"],
     partitions_def=WEEKS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
     kinds={"html"},
     code_version="1",
+    **IN_ONE_RUN,
 )
 def weekly_review(
     context: dg.AssetExecutionContext,
@@ -332,10 +327,10 @@ def describe_review(review: WeeklyReview) -> Mapping[str, dg.MetadataValue]:
 
     numbers = review.numbers
     head, *sentences = (escape_markdown(each, at_most=400) for each in words_of(review))
-    sheet = Sheet(title="GPU time that each team wanted", key={shade: words for _, words, shade in PARTS})
+    sheet = Sheet(title="GPU time that each team requested", key={shade: words for _, words, shade in PARTS})
     rows = work_bars(numbers.work)
     total = numbers.work.total
-    words = f"{shown_hours(total.wanted)} GPU-hours wanted, {shown_effective(total)} effective"
+    words = f"{shown_hours(total.wanted)} GPU-hours requested, {shown_effective(total)} effective"
     shown: dict[str, dg.MetadataValue] = {
         "week": dg.MetadataValue.md(f"**{head}**"),
         **{f"sentence_{number}": dg.MetadataValue.md(each) for number, each in enumerate(sentences, start=1)},

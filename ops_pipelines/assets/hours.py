@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import TypedDict
 from zoneinfo import ZoneInfo
 
 import dagster as dg
@@ -107,11 +108,27 @@ warnings.filterwarnings("ignore", message=r".*`backfill_policy`.*", category=dg.
 
 
 ONE_RUN = dg.BackfillPolicy.single_run()
-"""A long stretch is one run: the sources are asked in stretches of their own, and a process starts once."""
+"""A long interval is one run: the sources are asked in intervals of their own, and a process starts once."""
 LAKE_IO = "lake_io_manager"
 POOL = "lake"
 """One run at a time fills the lake (dagster.yaml), those that a person starts in the UI included: it is heavy, and must
 leave room for runs that act."""
+
+
+class _InOneRun(TypedDict):
+    backfill_policy: dg.BackfillPolicy
+    pool: str
+
+
+class _OfHours(_InOneRun):
+    io_manager_key: str
+    partitions_def: dg.PartitionsDefinition[str]
+
+
+IN_ONE_RUN = _InOneRun(backfill_policy=ONE_RUN, pool=POOL)
+"""How an asset is made that looks at hours of the lake."""
+OF_HOURS = _OfHours(io_manager_key=LAKE_IO, partitions_def=HOURS, **IN_ONE_RUN)
+"""How an asset is made that is hours of the lake."""
 
 
 def covered(context: dg.AssetExecutionContext) -> tuple[datetime, datetime]:
@@ -127,7 +144,7 @@ def newest_day(context: dg.AssetExecutionContext) -> date:
 
 
 def by_partition(context: dg.AssetExecutionContext, rows: Rows | None) -> Mapping[str, Rows]:
-    """Return the rows of a stretch, parted into the partitions of the run; hours without rows are left out."""
+    """Return the rows of an interval, parted into the partitions of the run; hours without rows are left out."""
     from ops_pipelines.lake.hours import split_by_hour
 
     if rows is None:
@@ -230,7 +247,7 @@ def describe_hours(
 
 
 def _alike(counts: Mapping[datetime, int]) -> Iterator[Mapping[str, object]]:
-    """Yield stretches of hours in a row that have equally many rows."""
+    """Yield intervals of hours in a row that have equally many rows."""
     stretches: list[list[datetime]] = []
     for hour, number in counts.items():
         previous = stretches[-1][-1] if stretches else None

@@ -135,7 +135,7 @@ def _compose(
 
 
 def _fresh(sentence: str, cause: str) -> str:
-    """Return a sentence; where it is too long to be shown whole, without the cause that stands above it."""
+    """Return a sentence; where it is too long to be shown whole, without the cause that is above it."""
     return sentence if len(sentence) <= _LONGEST_SENTENCE else sentence.replace(f"{cause}; ", "")
 
 
@@ -183,7 +183,7 @@ def victims_of(incident: Incident) -> str:
 
 
 def next_step(incident: Incident) -> str:
-    """Return what happens next, as far as the incident itself tells; `remediation_plan` has the steps."""
+    """Return what happens next, as far as the incident itself shows; `remediation_plan` has the steps."""
     called_for = incident.response.name.lower().replace("_", " ")
     match incident.state:
         case IncidentState.OPEN:
@@ -220,7 +220,7 @@ WRITTEN_AT_ONCE = 3
 """Assumption: a tenth of a second each, so that the next run that acts is not late. What all of them compare with is
 read once: with 10,000 incidents in a quarter that is 0.6 s."""
 _OPEN_ONES_EVERY = timedelta(minutes=1)
-"""What an open incident's acts change is not the incident: its page is written anew this often."""
+"""What an open incident's acts change is not the incident: its page is written again this often."""
 _JITTER = timedelta(milliseconds=1)
 """A file's time is a float."""
 _WORDS_AT_MOST = 400

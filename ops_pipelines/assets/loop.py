@@ -31,7 +31,7 @@ from ops_pipelines.review.shift import node_word
 
 OBSERVE = "observe"
 EVIDENCE_TAG = "ops_pipelines/evidence_after"
-"""On a run: it tells of the evidence above this sequence number, decided on already or not."""
+"""On a run: it reports the evidence above this sequence number, decided on already or not."""
 _TOLD_AT_MOST = 1_000
 validated_observations = dg.AssetSpec(
     "validated_observations",
@@ -46,14 +46,14 @@ validated_observations = dg.AssetSpec(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a run saw: the snapshot that it decides on, and the evidence that it tells of."""
+    """What a run saw: the snapshot that it decides on, and the evidence that it reports."""
 
     kept: KeptSnapshot
     told: tuple[Observation, ...]
 
 
 def shown_of_observed(observed: Observed, evidence: Sequence[Observation]) -> Mapping[str, dg.MetadataValue]:
-    """Return what the page of `validated_observations` shows of a snapshot, and of what the run tells of."""
+    """Return what the page of `validated_observations` shows of a snapshot, and of what the run reports."""
     snapshot = observed.snapshot
     readings = () if observed.gpu_telemetry is None else observed.gpu_telemetry.readings
     hottest = sorted(readings, key=lambda reading: reading.temperature_celsius or 0.0, reverse=True)[:10]
@@ -97,7 +97,7 @@ def shown_of_observed(observed: Observed, evidence: Sequence[Observation]) -> Ma
 
 
 def evidence_of_run(context: dg.OpExecutionContext, snapshot: Snapshot, cluster: Cluster) -> tuple[Observation, ...]:
-    """Return what the run tells of: evidence that waits for its decision, and what the reflex has decided on since."""
+    """Return what the run reports: evidence that waits for its decision, and what the reflex has decided on since."""
     after = context.run.tags.get(EVIDENCE_TAG, "")
     if not after.isdecimal():
         return snapshot.observations
@@ -124,7 +124,7 @@ incidents = dg.AssetSpec(
 
 
 def findings_told(seen: Seen, found: Found, catalogue: Catalogue) -> list[Finding]:
-    """Return what the evidence that a run tells of means: as found now, and anew where it was decided on before."""
+    """Return what the evidence that a run reports means: as found now, and again where it was decided on before."""
     known = dict(zip(seen.kept.snapshot.observations, found.findings, strict=True))
     return [known[each] if each in known else find(each, catalogue) for each in seen.told]
 

@@ -12,10 +12,9 @@ import dagster as dg
 
 from ops_pipelines.assets.hours import (
     DAYS,
-    HOURS,
-    LAKE_IO,
+    IN_ONE_RUN,
     LOCAL_DAYS,
-    ONE_RUN,
+    OF_HOURS,
     POOL,
     by_partition,
     covered,
@@ -38,16 +37,13 @@ GROUP = "quotas"
     group_name=GROUP,
     kinds={"slurm", "parquet"},
     deps=["job_accounting", "job_allocations", "gpu_efficiency", "inventory"],
-    io_manager_key=LAKE_IO,
-    partitions_def=HOURS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
     code_version="1",
+    **OF_HOURS,
 )
 def gpu_demand(
     context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]
 ) -> dg.Output[Mapping[str, Computed]]:
-    """GPUs that each team ran, waited for and wanted, by type; what counts is told, and what does not."""
+    """GPUs that each team ran, waited for and requested, by type; what counts is reported, and what does not."""
     start, end = covered(context)
     filled = fill_demand(teams_desk, start=start, end=end)
     keep_rejected(
@@ -56,7 +52,7 @@ def gpu_demand(
     for note in filled.notes:
         context.log.info("demand: %s", note)
     rows = by_partition(context, filled.rows)
-    # What an hour wanted is told anew each time, and as a whole.
+    # What an hour requested is reported again each time, and as a whole.
     told = {key: Computed(rows=rows.get(key)) for key in context.partition_keys}
     return dg.Output(
         told,
@@ -72,12 +68,11 @@ def gpu_demand(
     group_name=GROUP,
     deps=["gpu_demand"],
     partitions_def=DAYS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
     code_version="1",
+    **IN_ONE_RUN,
 )
 def gpu_demand_daily(context: dg.AssetExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]) -> dg.Output[None]:
-    """A local day of each team and type of GPU: GPU-hours that ran, waited, were wanted and did nothing."""
+    """A local day of each team and type of GPU: GPU-hours that ran, waited, were requested and did nothing."""
     from ops_pipelines.report.pictures.bars import demand_bars
 
     day = newest_day(context)
@@ -132,7 +127,7 @@ applied_quotas = dg.AssetSpec(
     deps=[gpu_quotas],
     partitions_def=LOCAL_DAYS,
     code_version="2",
-    description="What became of the day's proposal, by the policy's consent: shown, waiting for a yes, or set and read "
+    description="What became of the day's proposal, by the policy's consent: shown, pending approval, or set and read "
     "back. Done by the job `set_quotas` alone.",
 )
 """What was done. It sets limits in the scheduler, so that nobody can materialise it: the job reports it."""

@@ -31,7 +31,7 @@ _WIDTH = 44
 
 @dg.asset(group_name=GROUP, deps=[verifications], kinds={"markdown"}, code_version="1")
 def shift_report(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
-    """The last 8 hours as a good hand-over tells them: what needs you, what is under way, what healed, the numbers."""
+    """The last 8 hours as a good hand-over has them: what needs you, what is under way, what healed, the numbers."""
     return dg.Output(None, metadata=shown_of_shift(cluster))
 
 
@@ -88,7 +88,7 @@ def _shift_text(report: ShiftReport, cluster_name: str, *, line_count: int) -> s
         _section("Needs you", report.needs_human, "nothing", line_count=line_count),
         _section("Under way", report.under_way, "nothing", line_count=line_count),
         _section("Healed", report.healed, "nothing broke", line_count=line_count),
-        f"owners told: {len(report.told_owner)}, cleared: {report.cleared_count}, merged: {report.merged_count}",
+        f"owners notified: {len(report.told_owner)}, cleared: {report.cleared_count}, merged: {report.merged_count}",
         f"failed actions: {report.failed_action_count}"
         + (f", mean time to heal: {healed_in.total_seconds():.0f} s" if healed_in is not None else ""),
     ]
@@ -116,7 +116,7 @@ def _numbers(counts: Mapping[str, int]) -> str:
 
 
 BACK = timedelta(days=7)
-"""Assumption: a page that every run makes anew reads a week; longer sums are the ledger's."""
+"""Assumption: a page that every run makes again reads a week; longer sums are the ledger's."""
 PLANS_SHOWN = 3
 _JOBS_NAMED = 4
 _WORDS_AT_MOST = 160
@@ -124,7 +124,7 @@ _WORDS_AT_MOST = 160
 
 @dg.asset(group_name=GROUP, deps=[verifications], code_version="1")
 def remediation_page(cluster: dg.ResourceParam[Cluster]) -> dg.Output[None]:
-    """Where each node stands, the repair queue, probation, GPU-hours saved, and the newest plans with their proof."""
+    """Where each node is, the repair queue, probation, GPU-hours saved, and the newest plans with their proof."""
     return dg.Output(None, metadata=shown_of_remediation(cluster))
 
 
@@ -234,7 +234,7 @@ def _touched(proof: BlastRadius) -> str:
 
 
 def _job(job: TouchedJob) -> str:
-    return f"{job.job}, {job.gpu_count} GPUs" + ("" if job.is_interrupted else ", goes on")
+    return f"{job.job}, {job.gpu_count} GPUs" + ("" if job.is_interrupted else ", continues")
 
 
 def _standing_row(standing: Standing) -> Mapping[str, object]:
@@ -272,7 +272,7 @@ def _probation_row(probation: Probation) -> Mapping[str, object]:
 
 
 def _recovery_row(recovery: Recovery) -> Mapping[str, object]:
-    """Return one moved job with the proof that it goes on, or what is known instead."""
+    """Return one moved job with the proof that it continues, or what is known instead."""
     if recovery.progressed_at is not None:
         proof = f"a newer checkpoint at {recovery.progressed_at:%d %b %H:%M}"
     elif recovery.ended_as:

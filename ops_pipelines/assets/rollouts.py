@@ -85,7 +85,7 @@ def rollout_plan(config: RolloutPlanConfig, cluster: dg.ResourceParam[Cluster]) 
                     "waves": len(plan.waves),
                     "ends": "" if plan.finishes_at is None else f"{plan.finishes_at:%Y-%m-%d %H:%M} UTC",
                     "GPU-hours": f"{plan.lost_gpu_hours:.1f}",
-                    "cannot go back": ", ".join(change.component.value for change in plan.one_way),
+                    "cannot roll back": ", ".join(change.component.value for change in plan.one_way),
                 }
                 for name, plan in made
             ),
@@ -199,7 +199,7 @@ def _row(node: RolloutNode) -> dict[str, str]:
 
 
 def _short(text: str) -> str:
-    """Return the beginning of what a gate or a node said: a cell of the UI grows downwards with it."""
+    """Return the beginning of what a gate or a node stated: a cell of the UI grows downwards with it."""
     return text if len(text) <= _LONGEST_CELL else f"{text[: _LONGEST_CELL - 1]}…"
 
 

@@ -15,6 +15,7 @@ import dagster as dg
 from ops_pipelines.assets.hours import (
     HOURS,
     LAKE_IO,
+    OF_HOURS,
     ONE_RUN,
     POOL,
     Sums,
@@ -101,7 +102,7 @@ def telemetry_of_all_layers(
     sums = Sums()
     with TemporaryDirectory(prefix="ops_pipelines_") as directory:
         spools = {name: Spool[Told](Path(directory) / name) for name in chosen}
-        # Hour by hour, and from the spool again table by table: a long stretch never lies in memory at once.
+        # Hour by hour, and from the spool again table by table: a long interval never lies in memory at once.
         for key in context.partition_keys:
             hour = hour_of_key(key)
             filled = fill_metrics(observatory, tables=chosen, start=hour, end=hour + HOUR)
@@ -146,7 +147,7 @@ def accounting_of_all_jobs(
     shown = _note(context, filled, observatory, of="accounting")
     for name in sorted(context.op_execution_context.selected_output_names):
         rows = by_partition(context, filled.tables.get(name))
-        # Who held a node in an hour is told anew each time, and as a whole; what ended stays ended.
+        # Who held a node in an hour is reported again each time, and as a whole; what ended stays ended.
         told = {key: Computed(rows=rows.get(key)) for key in context.partition_keys} if name == _HELD else rows
         yield dg.Output(told, output_name=name, metadata=shown)
 
@@ -154,11 +155,8 @@ def accounting_of_all_jobs(
 @dg.asset(
     group_name=JOBS,
     kinds={"log", "parquet"},
-    io_manager_key=LAKE_IO,
-    partitions_def=HOURS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
     code_version="1",
+    **OF_HOURS,
 )
 def job_logs(
     context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Observatory]
@@ -172,11 +170,8 @@ def job_logs(
 @dg.asset(
     group_name=JOBS,
     kinds={"log", "parquet"},
-    io_manager_key=LAKE_IO,
-    partitions_def=HOURS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
     code_version="1",
+    **OF_HOURS,
 )
 def kernel_events(
     context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Observatory]
@@ -218,12 +213,9 @@ def _read_when_asked_for(*names: str) -> dict[str, dg.AssetIn]:
 @dg.asset(
     group_name=MEANING,
     kinds={"parquet"},
-    io_manager_key=LAKE_IO,
-    partitions_def=HOURS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
-    code_version="1",
     ins=_read_when_asked_for("gpu_telemetry"),
+    code_version="1",
+    **OF_HOURS,
 )
 def inventory(
     context: dg.AssetExecutionContext, observatory: dg.ResourceParam[Observatory], gpu_telemetry: Hours
@@ -251,12 +243,9 @@ def inventory(
 @dg.asset(
     group_name=MEANING,
     kinds={"parquet"},
-    io_manager_key=LAKE_IO,
-    partitions_def=HOURS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
-    code_version="1",
     ins=_read_when_asked_for("gpu_telemetry", "fabric_telemetry", "job_allocations"),
+    code_version="1",
+    **OF_HOURS,
 )
 def gpu_efficiency(
     context: dg.AssetExecutionContext, gpu_telemetry: Hours, fabric_telemetry: Hours, job_allocations: Hours
@@ -285,12 +274,9 @@ def gpu_efficiency(
 @dg.asset(
     group_name=MEANING,
     kinds={"parquet"},
-    io_manager_key=LAKE_IO,
-    partitions_def=HOURS,
-    backfill_policy=ONE_RUN,
-    pool=POOL,
-    code_version="1",
     ins=_read_when_asked_for(*TELEMETRY_TABLES, "inventory"),
+    code_version="1",
+    **OF_HOURS,
 )
 def monitoring_coverage(
     context: dg.AssetExecutionContext,

@@ -1,6 +1,6 @@
 """Asset checks: every hour of the lake is judged when it is filled, errors block what is downstream, warnings do not.
 
-What is expected stands in `lake.expectations`, and in the site's suites; what is counted, in
+What is expected is in `lake.expectations`, and in the site's suites; what is counted, in
 `lake.profile`; who judges, in `suites`; what people read, in `quality_page`.
 """
 
@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, cast
 
 import dagster as dg
 
-from ops_pipelines.checks.quality_page import HourVerdict, Outcome, Verdict, failed_rows, kind_rows, render_page
+from ops_pipelines.checks.quality_page import (
+    HourResult,
+    Result,
+    Status,
+    failed_rows,
+    kind_rows,
+    render_page,
+)
 from ops_pipelines.checks.suites import judge_profiles, judge_rows
 from ops_pipelines.core.cluster import Observatory
 from ops_pipelines.core.sources import Lake
@@ -68,14 +75,14 @@ def judge_hours(
     table: str,
     hours: Mapping[datetime, Expected],
     expectations: Sequence[Expectation] | None = None,
-    troubles: Sequence[Verdict] = (),
-) -> tuple[HourVerdict, ...]:
+    troubles: Sequence[Result] = (),
+) -> tuple[HourResult, ...]:
     """Return the verdicts on each of some hours of one table, in order of time; 24 at once, to bound memory.
 
     `expectations`: None for what we ship. `troubles` are added to each hour. Raises LakeError if one cannot be read.
     """
     expectations = expectations_of(table) if expectations is None else expectations
-    judged: list[HourVerdict] = []
+    judged: list[HourResult] = []
     ordered = sorted(hours)
     for first in range(0, len(ordered), _HOURS_AT_ONCE):
         some = ordered[first : first + _HOURS_AT_ONCE]
@@ -84,7 +91,7 @@ def judge_hours(
         for (profile, of_columns), of_hour in zip(looked, of_hours, strict=True):
             found = {each.expectation.name: each for each in (*of_hour, *of_columns)}
             judged.append(
-                HourVerdict(
+                HourResult(
                     table=table,
                     hour=profile.hour,
                     row_count=profile.row_count,
@@ -97,19 +104,20 @@ def judge_hours(
 
 def _look(
     lake: Lake, expectations: Sequence[Expectation], *, table: str, hour: datetime, expected: Expected
-) -> "tuple[Profile, tuple[Verdict, ...]]":
-    """Return what is counted of an hour, and the verdicts on its columns; the rows themselves are let go."""
+) -> "tuple[Profile, tuple[Result, ...]]":
+    """Return what is counted of an hour, and the verdicts on its columns; the rows themselves are released."""
     import pyarrow as pa
 
     from ops_pipelines.lake.profile import booted_nodes_of, conform_rows, profile_hour
 
     rows = _read(lake, table, hour)
-    # What reading took beside the rows goes back, so that judging them needs no more at its height than reading did.
+    # What reading took beside the rows is given back, so that judging them needs no more at its height than reading
+    # did.
     pa.default_memory_pool().release_unused()
     step, devices = expected.step_seconds, expected.device_count
     if devices is None and not rows.num_rows and table not in _OWED_ALWAYS:
-        # Nobody expects it, and it was not there before either: nothing stopped. What did stop is told once here, and
-        # for a week by monitoring_coverage.
+        # Nobody expects it, and it was not there before either: nothing stopped. What did stop is reported once here,
+        # and for a week by monitoring_coverage.
         was_there = _read(lake, table, hour - timedelta(hours=1)).num_rows > 0
         devices = None if was_there else 0
     count = partial(
@@ -166,12 +174,12 @@ def _checks_of(
     ) -> Iterable[dg.AssetCheckResult]:
         lake = observatory.lake
         hours = hours_to_judge(context, dg.AssetKey(asset))
-        judged: list[HourVerdict] = []
+        judged: list[HourResult] = []
         suites = observatory.read_suites()
         for table in tables:
             known = {hour: expect(observatory, table, hour) for hour in hours}
             expected, troubles = expected_at_site(suites, table=table)
-            found = [Verdict(expectation=each, outcome=Outcome.FAILED, trouble=said) for each, said in troubles]
+            found = [Result(expectation=each, outcome=Status.FAILED, trouble=said) for each, said in troubles]
             judged += judge_hours(lake, table=table, hours=known, expectations=expected, troubles=found)
         pages = (
             {}
@@ -212,7 +220,7 @@ Pages = Mapping[tuple[str, datetime], str]
 """Table, hour -> where its page is."""
 
 
-def _result(key: dg.AssetCheckKey, judged: Sequence[HourVerdict], pages: Pages) -> dg.AssetCheckResult:
+def _result(key: dg.AssetCheckKey, judged: Sequence[HourResult], pages: Pages) -> dg.AssetCheckResult:
     severity = _SEVERITIES[key.name]
     failed = sum(len(each.failed(severity)) for each in judged)
     about = [verdict for each in judged for verdict in each.verdicts if verdict.expectation.severity is severity]
@@ -241,7 +249,7 @@ def _result(key: dg.AssetCheckKey, judged: Sequence[HourVerdict], pages: Pages) 
     )
 
 
-def _hour_row(each: HourVerdict, severity: Severity, pages: Pages) -> Mapping[str, object]:
+def _hour_row(each: HourResult, severity: Severity, pages: Pages) -> Mapping[str, object]:
     return {
         "hour": f"{each.hour:{PARTITION_FORMAT}}",
         "failed": len(each.failed(severity)),
@@ -250,15 +258,15 @@ def _hour_row(each: HourVerdict, severity: Severity, pages: Pages) -> Mapping[st
     }
 
 
-def _not_judged(about: Sequence[Verdict]) -> int:
-    return sum(each.outcome is Outcome.NOT_JUDGED for each in about)
+def _not_judged(about: Sequence[Result]) -> int:
+    return sum(each.outcome is Status.NOT_JUDGED for each in about)
 
 
-def _told(judged: Sequence[HourVerdict], bad: Sequence[HourVerdict], about: Sequence[Verdict]) -> str:
+def _told(judged: Sequence[HourResult], bad: Sequence[HourResult], about: Sequence[Result]) -> str:
     if not judged:
         return "No hour has been filled yet: nothing to judge."
     could = len(about) - _not_judged(about)
-    failed = [each.expectation.name for each in about if each.outcome is Outcome.FAILED]
+    failed = [each.expectation.name for each in about if each.outcome is Status.FAILED]
     if not about:
         return "Nothing of this kind is expected of the table."
     if not failed:

@@ -1,6 +1,6 @@
 """What Great Expectations is taught here, so that an hour of 3.9 million rows costs what it may.
 
-The bounds on measures make their configuration once: the originals make it anew each of the fifty times that they are
+The bounds on measures make their configuration once: the originals make it again each of the fifty times that they are
 asked for it. `expect_column_values_to_be_between` compares an Arrow column as a whole: the original asks Python of each
 value unless the column is numpy's. Nobody changes an expectation between its being made and its verdict. Importing this
 imports Great Expectations, which costs seconds: `suites` does it inside a function, after its analytics are off.

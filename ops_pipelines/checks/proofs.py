@@ -4,8 +4,8 @@ A plan that the guardrails hold back is no failure (it is a refusal, and waits);
 of ours may ever write down. They hold nothing up: the ledger starts nothing of a plan that they contradict, a person is
 paged about it, and one bad plan keeps no other node waiting.
 
-Proposals are compared with agreements and earlier proposals read again. What is found wrong is never applied, whoever
-asks: its state says so, and the run fails.
+Proposals are compared with agreements and earlier proposals read again. What is found wrong is never applied, no matter
+who asks: its state says so, and the run fails.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -128,7 +128,7 @@ _NAMED_AT_MOST = 3
     asset=TABLE,
     name="teams_are_declared",
     blocking=False,
-    description="Every team that ran or waited stands in the file of teams. Warns: others get what all leave.",
+    description="Every team that ran or waited is in the file of teams. Warns: others get what all leave.",
 )
 def teams_are_declared(
     context: dg.AssetCheckExecutionContext, teams_desk: dg.ResourceParam[TeamsDesk]

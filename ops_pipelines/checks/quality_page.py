@@ -12,7 +12,7 @@ from ops_pipelines.lake.expectations import Expectation, Kind, Measure, Severity
 from ops_pipelines.lake.schema import TABLES
 
 
-class Outcome(Enum):
+class Status(Enum):
     FAILED = "failed"
     PASSED = "passed"
     NOT_JUDGED = "not judged"
@@ -20,11 +20,11 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Result:
     """One expectation and what was found."""
 
     expectation: Expectation
-    outcome: Outcome
+    outcome: Status
     observed: float | None = None
     """The measure's value; of columns, how many rows are not as expected."""
     found: str = ""
@@ -86,23 +86,23 @@ def share_text(share: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HourVerdict:
+class HourResult:
     """All verdicts on one hour of one table, with the numbers that the page shows beside them."""
 
     table: str
     hour: datetime
     row_count: int
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[Result]
     numbers: Mapping[tuple[str, Measure], float | None]
 
-    def failed(self, severity: Severity) -> tuple[Verdict, ...]:
+    def failed(self, severity: Severity) -> tuple[Result, ...]:
         """Return what failed with a severity."""
         return tuple(
-            each for each in self.verdicts if each.outcome is Outcome.FAILED and each.expectation.severity is severity
+            each for each in self.verdicts if each.outcome is Status.FAILED and each.expectation.severity is severity
         )
 
 
-def render_page(verdict: HourVerdict) -> str:
+def render_page(verdict: HourResult) -> str:
     """Return the page: the verdict, then what failed, then every column. No links, no scripts, nothing from outside."""
     from ops_pipelines.report.html import render
 
@@ -119,7 +119,7 @@ def render_page(verdict: HourVerdict) -> str:
             "tone": tone,
             "word": word,
             "said": said,
-            "judged": sum(each.outcome is not Outcome.NOT_JUDGED for each in verdict.verdicts),
+            "judged": sum(each.outcome is not Status.NOT_JUDGED for each in verdict.verdicts),
             "asked": len(verdict.verdicts),
             "row_count": verdict.row_count,
             "failed": [{**_shown(each), "mark": each.expectation.severity.value} for each in (*errors, *warnings)],
@@ -139,9 +139,9 @@ def _summary(errors: int, warnings: int) -> tuple[str, str, str]:
     return "passed", "As expected", "No errors, no warnings."
 
 
-def _shown(each: Verdict) -> Mapping[str, object]:
+def _shown(each: Result) -> Mapping[str, object]:
     return {
-        "tone": each.expectation.severity.value if each.outcome is Outcome.FAILED else "passed",
+        "tone": each.expectation.severity.value if each.outcome is Status.FAILED else "passed",
         "mark": each.outcome.value,
         "name": each.expectation.name,
         "meaning": each.expectation.meaning,
@@ -151,7 +151,7 @@ def _shown(each: Verdict) -> Mapping[str, object]:
     }
 
 
-def _columns(verdict: HourVerdict) -> Iterable[Mapping[str, object]]:
+def _columns(verdict: HourResult) -> Iterable[Mapping[str, object]]:
     for column in TABLES[verdict.table].columns:
         about = sorted(
             (each for each in verdict.verdicts if each.expectation.column == column.name), key=_failing_first
@@ -163,20 +163,20 @@ def _columns(verdict: HourVerdict) -> Iterable[Mapping[str, object]]:
             "meaning": column.meaning,
             "filled": verdict.row_count - int(missing),
             "span": "" if least is None or most is None else f", {least:.6g} to {most:.6g} {column.unit}",
-            "failed": sum(each.outcome is Outcome.FAILED for each in about),
+            "failed": sum(each.outcome is Status.FAILED for each in about),
             "tone": _shown(about[0])["tone"] if about else "passed",
             "verdicts": [_shown(each) for each in about],
         }
 
 
-def _failing_first(each: Verdict) -> tuple[int, int]:
-    return list(Outcome).index(each.outcome), list(Severity).index(each.expectation.severity)
+def _failing_first(each: Result) -> tuple[int, int]:
+    return list(Status).index(each.outcome), list(Severity).index(each.expectation.severity)
 
 
-def failed_rows(judged: Sequence[HourVerdict], *, severity: Severity) -> list[Mapping[str, object]]:
+def failed_rows(judged: Sequence[HourResult], *, severity: Severity) -> list[Mapping[str, object]]:
     """Return what failed, an expectation a row, with the first hour in which it did; for the Dagster UI."""
     several = len({each.table for each in judged}) > 1
-    found: dict[tuple[str, str], list[tuple[HourVerdict, Verdict]]] = {}
+    found: dict[tuple[str, str], list[tuple[HourResult, Result]]] = {}
     for hour in judged:
         for each in hour.failed(severity):
             found.setdefault((hour.table, each.expectation.name), []).append((hour, each))
@@ -202,13 +202,13 @@ def _readable(text: str) -> str:
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
 
 
-def kind_rows(verdicts: Sequence[Verdict]) -> list[Mapping[str, object]]:
+def kind_rows(verdicts: Sequence[Result]) -> list[Mapping[str, object]]:
     """Return how many expectations of each kind failed, passed or were not judged."""
     rows: list[Mapping[str, object]] = []
     for kind in Kind:
         outcomes = [each.outcome for each in verdicts if each.expectation.kind is kind]
         if outcomes:
-            failed, passed, left = (outcomes.count(outcome) for outcome in Outcome)
+            failed, passed, left = (outcomes.count(outcome) for outcome in Status)
             row = {"kind": kind.value.replace("_", " "), "failed": failed, "passed": passed, "not_judged": left}
             rows.append(row)
     return rows

@@ -2,7 +2,7 @@
 
 It is imported when the first hour is judged (it costs seconds), with its analytics off and nothing written anywhere.
 What is expected of columns is judged over the columns of the hour, as Arrow-backed pandas frames without copies: one
-frame for the columns that an expectation names, since Great Expectations copies whatever stands beside them. What is
+frame for the columns that an expectation names, since Great Expectations copies whatever is beside them. What is
 expected of the hour as a whole is judged over its measures, a row an hour, for many hours at once: an expectation costs
 milliseconds however few rows there are. What has no value anywhere is not asked at all.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ops_pipelines.checks.quality_page import Outcome, Verdict, counted
+from ops_pipelines.checks.quality_page import Result, Status, counted
 from ops_pipelines.lake.expectations import Expectation, Measure, Severity, expectations_of
 
 if TYPE_CHECKING:
@@ -48,18 +48,18 @@ _OF_NO_COLUMN = frozenset({"regex", "regex_list", "value_set"})
 """Arguments that name no column, whatever words they hold."""
 
 
-def judge_rows(rows: "pa.Table", expectations: Sequence[Expectation]) -> tuple[Verdict, ...]:
+def judge_rows(rows: "pa.Table", expectations: Sequence[Expectation]) -> tuple[Result, ...]:
     """Return the verdicts on what is expected of the columns of one hour (`profile.conform_rows`), in that order.
 
     What Great Expectations does not know, or cannot judge, has failed, and says why.
     """
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, Result] = {}
     asked: dict[tuple[tuple[str, ...], bool], list[tuple[Expectation, GxExpectation]]] = {}
     for each in expectations:
         if each.measure is not None:
             continue
         if _has_nothing_to_judge(each, rows):
-            verdicts[each.name] = Verdict(expectation=each, outcome=Outcome.NOT_JUDGED)
+            verdicts[each.name] = Result(expectation=each, outcome=Status.NOT_JUDGED)
             continue
         try:
             made = _made(each)
@@ -78,13 +78,13 @@ def judge_rows(rows: "pa.Table", expectations: Sequence[Expectation]) -> tuple[V
         if len(frame) > _LARGE:
             del frame, answers
             batches = _batches()
-            gc.collect()  # what it made of the column stands in circles of its objects
+            gc.collect()  # what it made of the column is in circles of its objects
     return tuple(verdicts[each.name] for each in expectations if each.measure is None)
 
 
 def judge_profiles(
     profiles: Sequence["Profile"], expectations: Sequence[Expectation] | None = None
-) -> tuple[tuple[Verdict, ...], ...]:
+) -> tuple[tuple[Result, ...], ...]:
     """Return the verdicts on what is expected of some hours of one table as a whole: those that it would get alone.
 
     None: what we ship of the table.
@@ -158,7 +158,7 @@ def _sources() -> _Sources:
 
 
 def _batches() -> _Batches:
-    """Return where frames become batches. It keeps all that it computes of them: a new one lets go of that."""
+    """Return where frames become batches. It keeps all that it computes of them: a new one releases that."""
     frames = _sources().add_or_update_pandas("lake").add_dataframe_asset("frame")
     return cast("_Batches", frames.add_batch_definition_whole_dataframe("whole"))
 
@@ -214,28 +214,31 @@ def _made(each: Expectation) -> "GxExpectation":
         return given.to_domain_obj()
 
 
-def _misdeclared(each: Expectation, error: Exception) -> Verdict:
+def _misdeclared(each: Expectation, error: Exception) -> Result:
     said = " ".join(str(error).split())[:300]
     trouble = f"{each.source}: {each.name}: {each.type}: {said}; correct its type and kwargs"
-    return Verdict(
-        expectation=replace(each, severity=Severity.ERROR), outcome=Outcome.FAILED, observed=None, trouble=trouble
+    return Result(
+        expectation=replace(each, severity=Severity.ERROR),
+        outcome=Status.FAILED,
+        observed=None,
+        trouble=trouble,
     )
 
 
-def _verdict_on_rows(each: Expectation, answer: _Answer, rows: "pa.Table", *, what: str, count: int) -> Verdict:
+def _verdict_on_rows(each: Expectation, answer: _Answer, rows: "pa.Table", *, what: str, count: int) -> Result:
     if answer.success:
-        return Verdict(expectation=each, outcome=Outcome.PASSED, observed=0.0)
+        return Result(expectation=each, outcome=Status.PASSED, observed=0.0)
     trouble = _trouble(answer)
     if trouble:
-        return Verdict(expectation=each, outcome=Outcome.FAILED, trouble=trouble)
+        return Result(expectation=each, outcome=Status.FAILED, trouble=trouble)
     unexpected = cast("int | None", answer.result.get("unexpected_count"))
     if unexpected is None:
         found = str(answer.result.get("observed_value", "not as expected"))[:80]
-        return Verdict(expectation=each, outcome=Outcome.FAILED, found=found)
+        return Result(expectation=each, outcome=Status.FAILED, found=found)
     of = cast("int", answer.result.get("element_count", count))
-    return Verdict(
+    return Result(
         expectation=each,
-        outcome=Outcome.FAILED,
+        outcome=Status.FAILED,
         observed=float(unexpected),
         found=f"{unexpected:,} of {counted(of, what)}",
         examples=_examples(each, answer, rows),
@@ -286,22 +289,22 @@ def _ask(batches: _Batches, frame: "pd.DataFrame", expectations: Sequence["GxExp
     return {answer.expectation_config.meta["name"]: answer for answer in answers.results}
 
 
-def _verdicts(hour: _Hour, expectations: Sequence[Expectation], answers: Mapping[str, _Answer]) -> tuple[Verdict, ...]:
+def _verdicts(hour: _Hour, expectations: Sequence[Expectation], answers: Mapping[str, _Answer]) -> tuple[Result, ...]:
     return tuple(_verdict(each, answers.get(each.name), hour) for each in expectations)
 
 
-def _verdict(each: Expectation, answer: _Answer | None, hour: _Hour) -> Verdict:
+def _verdict(each: Expectation, answer: _Answer | None, hour: _Hour) -> Result:
     assert each.measure is not None
     cannot = hour.profile.troubles.get(each.name, "")
     if cannot:
-        return Verdict(expectation=replace(each, severity=Severity.ERROR), outcome=Outcome.FAILED, trouble=cannot)
+        return Result(expectation=replace(each, severity=Severity.ERROR), outcome=Status.FAILED, trouble=cannot)
     trouble = "" if answer is None else _trouble(answer)
     observed = hour.numbers.get((each.column, each.measure))
     if answer is None or (observed is None and not trouble):
-        return Verdict(expectation=each, outcome=Outcome.NOT_JUDGED, observed=observed)
-    return Verdict(
+        return Result(expectation=each, outcome=Status.NOT_JUDGED, observed=observed)
+    return Result(
         expectation=each,
-        outcome=Outcome.PASSED if answer.success else Outcome.FAILED,
+        outcome=Status.PASSED if answer.success else Status.FAILED,
         observed=observed,
         examples=hour.profile.examples.get((each.column, each.measure), ()),
         trouble=trouble,
@@ -325,7 +328,7 @@ def _cell(each: Expectation) -> str:
 
 
 def _number(numbers: Mapping[tuple[str, Measure], float | None], each: Expectation) -> float:
-    """Return the measure; what does not apply stands at its bound, and its verdict is passed over."""
+    """Return the measure; what does not apply is at its bound, and its verdict is passed over."""
     assert each.measure is not None
     value = numbers.get((each.column, each.measure))
     bound = each.at_most if each.at_least is None else each.at_least

@@ -109,11 +109,11 @@ def close_what_was_restarted(board: Board) -> None:
 
 
 def close_what_nobody_was_told(board: Board) -> None:
-    """Close application errors whose owner could not be told in time: the job is gone, or we only observe."""
+    """Close application errors whose owner could not be notified in time: the job is gone, or we only observe."""
     for incident in list(board.incidents.values()):
         is_waiting = incident.state is IncidentState.OPEN and incident.response is Response.NOTIFY_OWNER
         if is_waiting and board.world.now - incident.opened_at > board.world.waiting_limit:
-            board.clear(incident, note="its owner was not told in time; no node is at fault")
+            board.clear(incident, note="its owner was not notified in time; no node is at fault")
 
 
 def close_what_cleared(board: Board) -> None:
@@ -169,12 +169,12 @@ def close_what_was_only_watched(board: Board) -> None:
     """Close what was too weak to trouble anybody, and was not seen again."""
     for incident in list(board.incidents.values()):
         if _is_forgotten(incident, board.present, now=board.world.now):
-            note = "too weak to act on, and not seen again" if incident.is_watched else "not said again for an hour"
+            note = "too weak to act on, and not seen again" if incident.is_watched else "not reported again for an hour"
             board.clear(incident, note=note)
 
 
 def _is_forgotten(incident: Incident, present: set[Standing], *, now: datetime) -> bool:
-    """Return whether what was never more than said was not said again for long: too weak, or of a shared part."""
+    """Return whether what was only ever reported was not reported again for long: too weak, or of a shared part."""
     if incident.state not in _WITH_NOBODY_OR_A_PERSON:
         return False
     is_said_only = incident.suspect is not None and not any(finding.is_lasting for finding in incident.findings)
@@ -185,7 +185,7 @@ def _is_forgotten(incident: Incident, present: set[Standing], *, now: datetime) 
 
 
 RENEWED_EVERY = timedelta(minutes=2)
-"""A mass event pages anew this often at most, and not before. Assumption: whoever has it reads no faster."""
+"""A mass event pages again this often at most, and not before. Assumption: who has it reads no faster."""
 
 
 def merge_mass_event(board: Board) -> None:
@@ -242,7 +242,7 @@ def is_hard(finding: Finding) -> bool:
 
 
 def renew_mass_events(board: Board) -> None:
-    """Open again what a person has, where nodes that still take jobs broke anew: at most once in two minutes."""
+    """Open again what a person has, where nodes that still take jobs broke again: at most once in two minutes."""
     drained = {node.node for node in board.world.nodes if node.is_drained}
     for incident in list(board.incidents.values()):
         if not is_renewal_due(incident, now=board.world.now):
@@ -251,13 +251,13 @@ def renew_mass_events(board: Board) -> None:
         if not renewed:
             board.put(replace(incident, struck=frozenset()))  # Out of service: who drained them has them in hand.
             continue
-        note = f"{len(renewed)} of its nodes broke anew after the storm"
+        note = f"{len(renewed)} of its nodes broke again after the storm"
         opened = advance(incident, IncidentEvent.STRUCK_ANEW, at=board.world.now, note=note)
         board.put(replace(opened, struck=frozenset(), renewed=renewed, renewed_at=board.world.now))
 
 
 def is_renewal_due(incident: Incident, *, now: datetime) -> bool:
-    """Return whether a decision would open a mass event again, or let go of what it was struck by."""
+    """Return whether a decision would open a mass event again, or release what it was struck by."""
     is_early = now - (incident.renewed_at or incident.opened_at) < RENEWED_EVERY
     return incident.state is IncidentState.ESCALATED and bool(incident.struck) and not is_early
 
@@ -273,7 +273,7 @@ def is_still_spreading(incident: Incident, world: World) -> bool:
 def _is_young(incident: Incident, world: World) -> bool:
     """Return whether a node of the cluster began to look broken within the window; being repaired counts, too.
 
-    One whose versions are being changed does not: it restarts because we told it to.
+    One whose versions are being changed does not: it restarts because we had it restarted.
     """
     return (
         not any(world.is_changing(node) for node in incident.nodes)

@@ -43,21 +43,21 @@ class Service:
     """Stretches of parts in service, one entry each; seconds since 1970, half-open."""
 
     part: NDArray[np.int64]
-    """Number of the part: the same part has the same number wherever it stands."""
+    """Number of the part: the same part has the same number wherever it is."""
     begin: NDArray[np.float64]
     end: NDArray[np.float64]
-    """Infinite while it goes on."""
+    """Infinite while it continues."""
     labels: Mapping[str, NDArray[np.object_]]
-    """Kind of group (batch, rack, driver, ...) -> the group of each stretch; empty where nobody knows."""
+    """Kind of group (batch, rack, driver, ...) -> the group of each interval; empty where nobody knows."""
     groups: Mapping[str, tuple[NDArray[np.str_], NDArray[np.int64]]] = field(init=False, repr=False)
-    """Kind -> its groups in order, and the number of each stretch's group."""
+    """Kind -> its groups in order, and the number of each interval's group."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.part), len(self.begin), len(self.end), *(len(each) for each in self.labels.values())}
         if len(lengths) != 1:
-            raise ValueError(f"columns of {sorted(lengths)} entries; expected one entry a stretch in each")
+            raise ValueError(f"columns of {sorted(lengths)} entries; expected one entry for each interval")
         if FLEET in self.labels:
-            raise ValueError(f"a kind of group is called {FLEET}; that word stands for everybody")
+            raise ValueError(f"a kind of group is called {FLEET}; that word is for everybody")
         numbered = {kind: np.unique(names.astype(np.str_), return_inverse=True) for kind, names in self.labels.items()}
         object.__setattr__(self, "groups", numbered)
 
@@ -69,7 +69,7 @@ class Failures:
     at: NDArray[np.float64]
     """Seconds since 1970."""
     stretch: NDArray[np.int64]
-    """The stretch of service that it ended or interrupted: its place in `Service`."""
+    """The interval of service that it ended or interrupted: its place in `Service`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +123,8 @@ def compare_groups(
 ) -> tuple[GroupRate, ...]:
     """Return every group as it looks at `at`, alarms first, then by p-value. What is later is not known.
 
-    Groups with fewer than `min_count` failed parts are not told, and those that were never in service, or have nothing
-    to be compared with, not tested.
+    Groups with fewer than `min_count` failed parts are not reported, and those that were never in service, or have
+    nothing to be compared with, not tested.
     """
     rules = rules or AlarmRules()
     end = at.timestamp()
@@ -261,13 +261,13 @@ def _against_the_past(
 
 
 def _days(service: Service, begin: float, end: float) -> NDArray[np.float64]:
-    """Return how many days of [begin, end) each stretch was in service."""
+    """Return how many days of [begin, end) each interval was in service."""
     seconds: NDArray[np.float64] = np.minimum(service.end, end) - np.maximum(service.begin, begin)
     return np.maximum(0.0, seconds) / _DAY_SECONDS
 
 
 def _failed_once(service: Service, failures: Failures, begin: float, end: float) -> NDArray[np.int64]:
-    """Return the stretch of the first failure of each part that failed in [begin, end)."""
+    """Return the interval of the first failure of each part that failed in [begin, end)."""
     place = np.flatnonzero((failures.at >= begin) & (failures.at < end))
     stretch = failures.stretch[place]
     order = np.lexsort((stretch, failures.at[place], service.part[stretch]))

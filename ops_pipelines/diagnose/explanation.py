@@ -2,7 +2,7 @@
 
 Pure: one incident and one finding in, the incident out. Which incident a finding joins is `correlate`.
 
-Damage never blames: it joins what explains it. What stands together and names a new cause is `gathering`.
+Damage never blames: it joins what explains it. What belongs together and names a new cause is `gathering`.
 
 Which part that is, is `shared_cause`. Only what is young and untouched is gathered; what a node or its GPU says of
 itself stays its own.
@@ -87,7 +87,7 @@ def _with_response(incident: Incident, finding: Finding, *, before: tuple[Findin
 
 
 def _is_silence_after_acting(incident: Incident, finding: Finding) -> bool:
-    """Return whether a node fell silent once we had begun with another fault of it: a reboot, and no second cause.
+    """Return whether a node fell silent once we had started with another fault of it: a reboot, and no second cause.
 
     One on probation is not being restarted by anybody: its silence is a fault.
     """
@@ -104,7 +104,7 @@ def _is_silence_after_acting(incident: Incident, finding: Finding) -> bool:
 
 
 _SPREADS = timedelta(minutes=10)
-"""How long after its newest evidence a wide fault still takes in what its nodes show anew."""
+"""How long after its newest evidence a wide fault still takes in what its nodes show again."""
 _DAMAGE_BEFORE = timedelta(minutes=5)
 """Damage may be noticed before its cause: a job's error is logged at once, a link is sampled."""
 _DAMAGE_AFTER = timedelta(minutes=30)
@@ -121,7 +121,7 @@ JOB_SIGNALS = frozenset(
 
 
 def is_explained_by(incident: Incident, finding: Finding, board: Board) -> bool:
-    """Return whether an open incident of a wide part explains a finding: it names the part, or stands there."""
+    """Return whether an open incident of a wide part explains a finding: it names the part, or is there."""
     suspect = incident.suspect
     if suspect is None or not incident.is_open:
         return False
@@ -164,7 +164,7 @@ def cause_of(finding: Finding, board: Board, *, but: Incident | None) -> Inciden
     """Return the open incident of a part whose failure explains what a job on its nodes says, None if none does.
 
     The cause lies on a node of the job, a little after the damage at the latest. `but` is the incident that the
-    finding stands in already: nothing is its own cause.
+    finding is in already: nothing is its own cause.
     """
     if finding.evidence and finding.evidence[0].signal in JOB_SIGNALS:
         return None
@@ -250,7 +250,7 @@ def absorb_what_is_explained(board: Board) -> None:
         board.merge(incident, into=cause)
 
 
-# -- what stands together fails together --
+# -- what is close together fails together --
 
 
 _SLOW_TO_SPREAD = {Family.HEAT: timedelta(minutes=15)}

@@ -34,7 +34,7 @@ RAISED_AT = 0.6
 Assumption; chosen so that two independent weak signs count, and one does not."""
 _SUREST = 0.99
 _DOUBT = 0.85
-"""What each thing that speaks against leaves of the confidence. Assumption."""
+"""What each piece of evidence against leaves of the confidence. Assumption."""
 _OF_DAMAGE = 0.5
 """What is left of the confidence where only damage is seen: something is wrong, and nothing shows what. Assumption."""
 _SHOWN_COUNT = 8
@@ -214,7 +214,7 @@ def diagnose(incident: Incident, *, topology: Topology) -> Hypothesis | None:
     sure = confidence_of(incident.findings) or _OF_DAMAGE * max(each.confidence for each in incident.findings)
     sure *= _DOUBT ** len(against)
     if incident.quiet_since is not None:
-        # Said, but no doubt: that a fault is over does not mean that it never was.
+        # Stated, but no doubt: that a fault is over does not mean that it never was.
         against = (f"{_clock(incident.quiet_since)}: what showed it no longer does", *against)
     culprits = _culprits(incident, first)
     doubt = _DOUBTS.get(first.family, _NO_DOUBT)
@@ -278,7 +278,7 @@ def _statement(incident: Incident, first: Finding, topology: Topology) -> str:
         if count == 0:
             return f"{statement}: {first.explanation}"
         return f"{statement}: {how.format(count=count, total=total)}"
-    # What follows a semicolon is detail, and stands with the evidence.
+    # What follows a semicolon is detail, and is with the evidence.
     return incident.cause.partition("; ")[0]
 
 
@@ -362,7 +362,7 @@ def response_of(findings: Iterable[Finding]) -> Response:
     """Return the response that a set of findings calls for: the strongest over its GPUs.
 
     For one GPU the driver's newest own verdict outranks every table (NVML recovery action, Xid 154); what belongs
-    to no GPU stands for itself. That the driver asks for nothing is no verdict on what happened: it says so just as
+    to no GPU counts for itself. That the driver asks for nothing is no verdict on what happened: it says so just as
     well before a fault, and it takes no fault back.
     """
     return max((_response_of_gpu(group) for group in _by_gpu(findings).values()), default=Response.MONITOR)

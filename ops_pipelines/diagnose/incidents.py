@@ -59,7 +59,7 @@ def is_over(finding: Finding, present: set[Standing]) -> bool:
 def has_cleared(incident: Incident, present: set[Standing]) -> bool:
     """Return whether an incident rests on lasting conditions alone, none of which holds any more.
 
-    Never of a repair that we have begun: a person or the verification ends it, not silence.
+    Never of a repair that we have started: a person or the verification ends it, not silence.
     """
     if incident.plan_count > 0 and not incident.is_mass_event and incident.response in REPAIRS:
         return False
@@ -146,11 +146,11 @@ class World:
     topology: Topology
     mass_event: MassEvent
     waiting_limit: timedelta
-    """How long an owner may not be told before the incident is given up: no node is at fault."""
+    """How long an owner may not be notified before the incident is given up: no node is at fault."""
     returned: frozenset[IncidentId]
     """Escalated incidents whose node a person has taken back into service."""
     told: frozenset[JobAttempt]
-    """Attempts whose owner was told lately: once is enough, however often the program errs."""
+    """Attempts whose owner was notified lately: once is enough, however often the program errs."""
     incident_count: int
     now: datetime
     nodes: Collection[NodeStatus] = ()
@@ -163,7 +163,7 @@ class World:
         return any(each.ended_at is None for each in self.changes.get(node, ()))
 
     def is_made_by_change(self, finding: Finding) -> bool:
-        """Return whether an event is of a time at which its node was being changed. A condition shows itself anew."""
+        """Return whether an event is of a time at which its node was being changed. A condition shows itself again."""
         times = self.changes.get(finding.node, ())
         return not finding.is_lasting and any(each.holds(finding.found_at) for each in times)
 
@@ -309,5 +309,5 @@ class Board:
 
 
 def is_touched(incident: Incident) -> bool:
-    """Return whether we have begun to act on an incident: a superseded one waits again, with its node drained."""
+    """Return whether we have started to act on an incident: a superseded one waits again, with its node drained."""
     return incident.state is not IncidentState.OPEN or incident.plan_count > 0

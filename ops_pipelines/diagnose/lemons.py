@@ -54,7 +54,7 @@ WEIGHTS: Mapping[LemonSignal, float] = {
     LemonSignal.SINGLE_NODE_FAILURES: 0.5,
     LemonSignal.FAILURE_RATE: 0.5,
 }
-"""# Assumption: a job's wish is hearsay; the two counts of single-node failures are one fact told twice."""
+"""# Assumption: a job's wish is hearsay; the two counts of single-node failures are one fact reported twice."""
 _WORDS = {
     LemonSignal.EXCLUDED_BY_JOBS: "excluded by {count} job(s)",
     LemonSignal.XIDS: "{count} Xid event(s)",
@@ -78,7 +78,7 @@ class TroubleCounts:
     single_node_job_count: int = 0
     """Single-node jobs that ran there: the exposure of FAILURE_RATE."""
     node: NodeName | None = None
-    """Where a GPU stands now."""
+    """Where a GPU is now."""
 
     def exposure(self, signal: LemonSignal) -> float:
         return float(self.single_node_job_count) if signal is LemonSignal.FAILURE_RATE else self.days
@@ -111,7 +111,7 @@ class LemonScore:
     """1 - the share of false calls that come with calling it, and all that look worse, a lemon; 0: nothing known."""
     is_lemon: bool
     reasons: tuple[str, ...]
-    """Strongest first; empty where nothing stands out."""
+    """Strongest first; empty where nothing is out."""
     excesses: tuple[SignalExcess, ...]
 
 
@@ -219,7 +219,7 @@ class Trouble:
     gpu: PartKey | None = None
     """None where it is the node's as a whole, or nobody knows which GPU it was."""
     job: JobId | None = None
-    """The job that said so, where several may say it at once; None elsewhere."""
+    """The job that reported so, where several may say it at once; None elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

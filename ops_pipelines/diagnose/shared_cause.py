@@ -1,4 +1,5 @@
-"""What stands together fails together: which switch, rack, power feed or store explains the same trouble on many nodes.
+"""What is close together fails together: which switch, rack, power feed or store explains the same trouble on many
+nodes.
 
 Pure geometry over the declared topology. Turning many incidents into one is `gathering`'s business.
 """
@@ -128,7 +129,7 @@ def explains(suspect: Component, family_of_suspect: Family, finding: Finding, to
     if finding.family not in _EXPLAINED.get(family_of_suspect, frozenset()):
         return False
     if finding.response in REPAIRS and not finding.is_lasting:
-        return False  # What a GPU or its driver said of itself stands, whatever befell its neighbours.
+        return False  # What a GPU or its driver reported of itself holds, whatever befell its neighbours.
     place = topology.places.get(finding.node)
     if suspect.kind in (ComponentKind.STORAGE, ComponentKind.FABRIC):
         return finding.family is not Family.SILENCE

@@ -36,7 +36,7 @@ _HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """Who was there in a stretch of time."""
+    """Who was there in an interval of time."""
 
     node_hours: float = 0.0
     gpu_hours: float = 0.0

@@ -6,8 +6,8 @@ Readings over days in, forecasts out: a date with bounds, "no trend", or "too li
 Sen's (the median of the slopes of all pairs), its interval that of Sen (1968) by Kendall's variance: neither asks for a
 distribution, and a few wild readings do not move them. Where the quantity is a sum of what happened (wear, remapped
 rows), one day's excess stays for ever and that interval is far too narrow (docs/HISTORY.md has the numbers): there it
-is widened to what ten stretches of the time say by themselves. A reading that falls where it can only rise is another
-part or a counter that began anew: what came before is not its past. What is worn by now is a finding of the detectors,
+is widened to what ten intervals of the time say by themselves. A reading that falls where it can only rise is another
+part or a counter that began again: what came before is not its past. What is worn by now is a finding of the detectors,
 not of this module.
 """
 
@@ -48,7 +48,7 @@ class Readings:
 
 
 def readings_of(hours: Iterable[pa.Table], columns: Collection[str]) -> pa.Table:
-    """Return the newest row of each part in each hour, with these columns alone. Hours are large: each is let go."""
+    """Return the newest row of each part in each hour, with these columns alone. Hours are large: each is released."""
     wanted = set(columns)
     kept: list[pa.Table] = []
     for rows in hours:
@@ -106,7 +106,7 @@ class Reserve:
 def worst_banks(rows: pa.Table) -> tuple[Reserve, ...]:
     """Return the worst class of banks of each GPU at its newest reading, where it is low or worse; worst first.
 
-    A bank without spare rows cannot mend its next uncorrectable error, however many rows the GPU has left.
+    A bank without spare rows cannot repair its next uncorrectable error, however many rows the GPU has left.
     """
     known = [name for name in BANK_COLUMNS if name in rows.column_names]
     if not known:
@@ -125,7 +125,7 @@ def worst_banks(rows: pa.Table) -> tuple[Reserve, ...]:
         word = worst.removeprefix("remap_banks_").removesuffix("_count")
         banks = int(counts[worst])
         what = (
-            "the next uncorrectable error there cannot be mended: plan an RMA" if word == "none" else "nearly used up"
+            "the next uncorrectable error there cannot be repaired: plan an RMA" if word == "none" else "nearly used up"
         )
         text = f"{banks} bank(s) with {word} spare rows: {what}"
         found.append(
@@ -147,9 +147,9 @@ def _names(rows: pa.Table) -> NDArray[np.object_]:
 MIN_POINTS = 8
 """# Assumption: fewer daily readings give a slope by accident."""
 MIN_DAYS = 14.0
-"""# Assumption: a shorter stretch shows a week's work, not a life."""
+"""# Assumption: a shorter interval shows a week's work, not a life."""
 FAR = timedelta(days=5 * 365)
-"""What lies further ahead is no plan's business: it is told as "not before"."""
+"""What lies further ahead is no plan's business: it is reported as "not before"."""
 _CONFIDENCE_Z = 1.96
 """95 %, both sides."""
 _TREND_Z = 3.29
@@ -162,7 +162,7 @@ _POINTS_AT_MOST = 400
 
 
 class Outlook(Enum):
-    """What can be said of the future."""
+    """What can be stated of the future."""
 
     REACHED = "reached"
     """It is at its limit now."""
@@ -171,9 +171,9 @@ class Outlook(Enum):
     FAR_OFF = "far_off"
     """It moves towards the limit, and is not there for years."""
     NO_TREND = "no_trend"
-    """It stands still, or moves both ways."""
+    """It does not move, or moves both ways."""
     TOO_LITTLE = "too_little"
-    """Too few readings, or too short a time: nothing is said."""
+    """Too few readings, or too short a time: nothing is stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +243,7 @@ class Forecast:
     """The newest reading, or growth an hour; None if there is none."""
     limit: float
     point_count: int
-    """Readings since the part was built in, or its counter began anew."""
+    """Readings since the part was built in, or its counter began again."""
     days: float
     slope_per_day: float | None
     reaches_at: datetime | None
@@ -281,7 +281,7 @@ def theil_sen(
 
 
 def widen_by_stretches(slope: Slope, at_seconds: NDArray[np.float64], values: NDArray[np.float64]) -> Slope:
-    """Return the slope with an interval that also holds for sums: Student's, over the rates of up to ten stretches.
+    """Return the slope with an interval that also holds for sums: Student's, over the rates of up to ten intervals.
 
     Takes 7 points or more; raises ValueError below.
     """
@@ -295,9 +295,9 @@ def widen_by_stretches(slope: Slope, at_seconds: NDArray[np.float64], values: ND
 
 
 def forecast(readings: Readings, limit: WearLimit, *, now: datetime) -> Forecast:
-    """Return when a part meets a limit from below, by the readings since it last began anew. Later ones are not known.
+    """Return when a part meets a limit from below, by the readings since it last began again. Later ones are not known.
 
-    Nothing is said from fewer than MIN_POINTS readings or less than MIN_DAYS.
+    Nothing is stated from fewer than MIN_POINTS readings or less than MIN_DAYS.
     """
     known = readings.at_seconds <= now.timestamp()
     at, values = _since_begun_anew(readings.at_seconds[known], readings.values[known])

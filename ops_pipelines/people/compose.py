@@ -1,13 +1,14 @@
 """Composes what is to be reported of incidents, rollouts and quotas since the last look.
 
-One note a day for the on-call, one line for a team of an applied proposal. What was told is known by its key; sending
+One note a day for the on-call, one line for a team of an applied proposal. What was sent is known by its key; sending
 is `people.delivery`'s.
 
 Looked at when the chain has grown, and each minute besides: a deadline passes and a team's turn comes nearer without a
 line. Sending is `people.delivery`'s.
 
-Composed from the state that holds now, not from each line: what came and went between two looks is told to nobody. Keys
-keep the same fact from being told twice. Notes and cursor move in one transaction; sending is `people.delivery`'s.
+Composed from the state that holds now, not from each line: what came and went between two looks is reported to nobody.
+Keys keep the same fact from being reported twice. Notes and cursor move in one transaction; sending is
+`people.delivery`'s.
 """
 
 import json
@@ -35,12 +36,12 @@ from ops_pipelines.remediate.probation import with_moved
 from ops_pipelines.rollouts.notices import RolloutSituation, tell_teams
 from ops_pipelines.rollouts.operator_notices import tell_operators
 
-# -- composes what is to be told of quotas --
+# -- composes what is to be reported of quotas --
 
 
 QUOTA_SOURCE = "messages on quotas"
 _NEWS = timedelta(days=1)
-"""What is older is no news: a ledger that was never told from may be years old."""
+"""What is older is no news: a ledger that was never reported from may be years old."""
 _QUOTAS_SINCE = 10
 
 
@@ -57,7 +58,7 @@ def tell_of_quotas(cluster: Cluster) -> int:
     if not fresh or cursor == after:
         return 0
     notes = [note for record in fresh for note in _notes_of_proposal(record, cluster, now=now)]
-    with suppress(LedgerConflict):  # Somebody else told in between: the next look finds what is left.
+    with suppress(LedgerConflict):  # Somebody else reported in between: the next look finds what is left.
         return outbox.hand_in(notes, source=QUOTA_SOURCE, after=after, cursor=cursor, now=now)
     return 0
 
@@ -79,9 +80,9 @@ def _waits(record: ProposalRecord, cluster: Cluster) -> bool:
 
 
 def _question(record: ProposalRecord, cluster: Cluster, *, now: datetime) -> Note:
-    title = f"quotas for {record.proposal.day} wait for a yes"
+    title = f"quotas for {record.proposal.day} wait for approval"
     return Note(
-        # By the day: a second proposal of the same day asks nobody anew.
+        # By the day: a second proposal of the same day asks nobody again.
         key=f"quotas-{record.proposal.day}/{Audience.ON_CALL.value}/asks",
         audience=Audience.ON_CALL,
         recipient=ON_CALL,
@@ -96,7 +97,7 @@ def _question(record: ProposalRecord, cluster: Cluster, *, now: datetime) -> Not
             ]
         ),
         line=title,
-        lines_title="quotas of {count} days wait for a yes",
+        lines_title="quotas of {count} days wait for approval",
         severity=Severity.NOTICE,
         likeness="quotas asks",
         made_at=now,
@@ -115,7 +116,7 @@ def _to_team(record: ProposalRecord, line: ProposedQuota, cluster: Cluster, *, n
         thread=record.name,
         subject=f"quotas for {record.proposal.day}",
         title=title,
-        body=body_of([("Why", line.reason), ("Without it", line.counterfactual), ("What runs", "goes on")]),
+        body=body_of([("Why", line.reason), ("Without it", line.counterfactual), ("What runs", "continues")]),
         line=title,
         lines_title="{count} of your quotas changed",
         severity=Severity.INFO,
@@ -136,12 +137,12 @@ def _ready_at(cluster: Cluster, now: datetime) -> datetime:
     return (now + cluster.tell_rules.group_window if morning is None else morning).astimezone(UTC)
 
 
-# -- composes what is to be told of each rollout that is under way --
+# -- composes what is to be reported of each rollout that is under way --
 
 
 SOURCE = "messages on rollouts"
 _LOOKED_BACK = timedelta(hours=1)
-"""A ledger that was never told from may be years old: of its past only what is open, or ended just now, is news."""
+"""A ledger that was never reported from may be years old: of its past only what is open, or ended just now, is news."""
 _LATE = timedelta(minutes=10)
 """How much older than our last look a line may be that was written after it."""
 
@@ -161,7 +162,7 @@ def tell_of_rollouts(cluster: Cluster) -> int:
     if cursor == after:
         return 0
     notes = [note for rollout in rollouts for note in _notes_of(rollout, outbox, cluster, now=now)]
-    with suppress(LedgerConflict):  # Somebody else told in between: the next look finds what is left.
+    with suppress(LedgerConflict):  # Somebody else reported in between: the next look finds what is left.
         return outbox.hand_in(notes, source=SOURCE, after=after, cursor=cursor, now=now)
     return 0
 
@@ -187,7 +188,7 @@ def _looked_at(cursor: str | None, now: datetime) -> datetime:
     return min(now, datetime.fromisoformat(cursor.partition(" ")[2]))
 
 
-# -- reads the chain behind a cursor and composes what is to be told about each incident that --
+# -- reads the chain behind a cursor and composes what is to be reported about each incident that --
 
 
 ON_CALL_SOURCE = "messages to the on-call"
@@ -196,7 +197,7 @@ _UNDER_RULES = ", under which rules"
 """Ends the name of the cursor that says under which rules the last look was made."""
 _LINES_AT_ONCE = 1_000
 _FIRST_LOOK_BACK = timedelta(hours=1)
-"""A ledger that was never told from may be years old: of its past only what is open, or ended just now, is news."""
+"""A ledger that was never reported from may be years old: of its past only what is open, or ended just now, is news."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +216,8 @@ _Composer = Callable[[News, LedgerState, Outbox, Cluster], list[Note]]
 def tell(cluster: Cluster) -> int:
     """Compose what is new for each audience and return how many notes were kept. Raises LedgerError.
 
-    The on-call is told also while the scheduler is silent; owners and teams are told later, for only it knows them.
+    The on-call is notified also while the scheduler is silent; owners and teams are notified later, for only it knows
+    them.
     """
     told = _tell(ON_CALL_SOURCE, _for_on_call, cluster) + _tell(JOBS_SOURCE, _for_job_people, cluster)
     return told + tell_of_rollouts(cluster) + tell_of_quotas(cluster)
@@ -235,10 +237,10 @@ def _tell(source: str, compose: _Composer, cluster: Cluster) -> int:
     news = _news_after(after, state, cluster)
     if is_changed:
         news = _with_what_waits(news, state, cluster)
-    with suppress(SourceError, LedgerConflict):  # The cursor stays: the next look tells.
+    with suppress(SourceError, LedgerConflict):  # The cursor stays: the next look reports.
         notes = compose(news, state, outbox, cluster)
         told_count = outbox.hand_in(notes, source=source, after=after, cursor=str(news.cursor), now=now)
-        if under != cluster.rules_digest:  # Afterwards: what is told twice is known by its key, and goes out once.
+        if under != cluster.rules_digest:  # Afterwards: what is reported twice is known by its key, and goes out once.
             _remember(f"{source}{_UNDER_RULES}", cluster.rules_digest, cluster)
         return told_count
     return 0
@@ -316,7 +318,7 @@ def _plan_asked_for(
     state: LedgerState,
     policy: Policy,
 ) -> IncidentPlan | None:
-    """Return the plan that waits for somebody's yes: one that has not begun, or the one in force half-way."""
+    """Return the plan that waits for approval: one that has not started, or the one in force half-way."""
     if incident.state is IncidentState.OPEN:
         is_asked = proposed is not None and waits_for_yes(proposed, state, policy)
         return proposed if is_asked else None

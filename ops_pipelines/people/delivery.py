@@ -95,7 +95,7 @@ def _recipient(note: Note) -> tuple[Audience, str]:
 
 
 def _due(notes: Sequence[Note], now: datetime) -> list[list[Note]]:
-    """Return the notes that are due in groups; whoever is alike goes along, also before its own time."""
+    """Return the notes that are due in groups; who is alike goes along, also before its own time."""
     groups: dict[tuple[Lane, str], list[Note]] = {}
     for note in notes:
         likeness = note.likeness if note.lane is Lane.AT_ONCE else ""
@@ -201,7 +201,7 @@ def _counted(count: int, word: str) -> str:
 
 _NOTES_AT_ONCE = 2_000
 _CLAIM_LASTS = timedelta(minutes=2)
-"""Longer than the slowest channel takes to say yes or no; then whoever tried counts as dead."""
+"""Longer than the slowest channel takes to answer; then who tried counts as dead."""
 _FIRST_PAUSE = timedelta(seconds=30)
 _LONGEST_PAUSE = timedelta(hours=1)
 _FEWEST_TRIES = 5
@@ -279,7 +279,7 @@ def _note_failure(batch: Batch, problem: str, outbox: Outbox, cluster: Cluster) 
 
 
 def _without_answered(waiting: Sequence[KeptNote], outbox: Outbox, cluster: Cluster) -> list[KeptNote]:
-    """Return what still needs to be said: a question that is settled before it went out is put to nobody."""
+    """Return what still needs to be stated: a question that is settled before it went out is put to nobody."""
     now = cluster.clock.now()
     fresh = [each for each in waiting if each.batch is None]
     asked = [each for each in fresh if each.note.asks_for is not None]

@@ -1,7 +1,7 @@
-"""What the owners of jobs and their teams are told of one incident: what we did to a job, and what it lost. Pure.
+"""What the owners of jobs and their teams are notified of in one incident: what we did to a job, and what it lost.
+Pure.
 
-That a job will be moved, or erred by itself, an act of the plan tells its owner (`remediate.verbs`); a note
-says it
+That a job will be moved, or erred by itself, an act of the plan notifies its owner (`remediate.verbs`); a note says it
 only where that act came to nothing. In observe mode nobody's job is touched, so there is nothing to tell.
 """
 
@@ -34,7 +34,7 @@ from ops_pipelines.core.observation import JobStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSituation:
-    """One incident, the jobs that it touched, and what was told of it."""
+    """One incident, the jobs that it touched, and what was reported of it."""
 
     incident: Incident
     records: Sequence[ActionRecord]
@@ -108,7 +108,7 @@ def _of_moved(situation: JobSituation, recovery: Recovery, job: JobStatus) -> li
                 [
                     ("What happened", incident.cause),
                     ("What we did", text),
-                    ("What you lose", "the work since its last checkpoint; how much is told when it runs again"),
+                    ("What you lose", "the work since its last checkpoint; how much is reported when it runs again"),
                     ("What you must do", "nothing"),
                 ]
             ),
@@ -167,7 +167,7 @@ def _end_of_move(
         title=f"your {text}"[:120],
         lines_title="{count} of your jobs were moved",
         body=body_of(
-            [("What happened", incident.cause), ("How it stands", text), ("What you must do", must)],
+            [("What happened", incident.cause), ("How it is", text), ("What you must do", must)],
         ),
         line=text,
         severity=severity,
@@ -177,7 +177,7 @@ def _end_of_move(
 
 
 def _of_own_errors(situation: JobSituation) -> list[Note]:
-    """Return for each team which of its jobs erred by themselves; the owner was told by the act."""
+    """Return for each team which of its jobs erred by themselves; the owner was notified by the act."""
     incident = situation.incident
     if incident.response is not Response.NOTIFY_OWNER:
         return []
@@ -203,7 +203,7 @@ def _of_nodes(situation: JobSituation) -> list[Note]:
 
 
 def _has_owner_been_told(situation: JobSituation, attempt: JobAttempt) -> bool:
-    """Return whether an act told the owner of this attempt, or is still at it: that act is tried until it is over."""
+    """Return whether an act notified the owner of this attempt, or is still at it: it is tried until it is over."""
     return any(
         each.action.verb is Verb.NOTIFY_OWNER
         and each.action.attempt == attempt

@@ -1,6 +1,6 @@
-"""What the on-call is told of one incident: what is asked, what is done without them, and that it is over.
+"""What the on-call is notified of in one incident: what is asked, what is done without them, and that it is over.
 
-A page that a plan or an escalation sends is an act with a receipt (`remediate.verbs`) and is not told twice.
+A page that a plan or an escalation sends is an act with a receipt (`remediate.verbs`) and is not reported twice.
 Pure.
 """
 
@@ -41,18 +41,18 @@ _REPAIRING = frozenset({IncidentState.ACTING, IncidentState.VERIFYING, IncidentS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """One incident as it is now, with what was told of it."""
+    """One incident as it is now, with what was reported of it."""
 
     incident: Incident
     records: Sequence[ActionRecord]
     """Every act of it."""
     in_force: IncidentPlan | None
     proposed: IncidentPlan | None
-    """The newest plan that was made and not begun; None if none was since the last look."""
+    """The newest plan that was made and not started; None if none was since the last look."""
     asked: IncidentPlan | None
-    """The plan that waits for somebody's yes, before its first act or half-way."""
+    """The plan that waits for approval, before its first act or half-way."""
     will_ask: bool
-    """Whether the plan in force comes to an act for which somebody's yes is still missing."""
+    """Whether the plan in force comes to an act for which somebody's approval is still missing."""
     told: Sequence[KeptNote]
     mode: Mode
     rules: TellRules
@@ -72,14 +72,14 @@ def tell_on_call(situation: Situation) -> tuple[Note, ...]:
         notes.append(_question(situation, situation.asked))
     elif situation.proposed is not None and incident.state is IncidentState.OPEN:
         notes += _proposal(situation, situation.proposed)
-    # What goes on alone up to a question is told with the question.
+    # What continues alone up to a question is reported with the question.
     if situation.in_force is not None and incident.state in _REPAIRING and not situation.will_ask:
         notes += _repair(situation, situation.in_force)
     return tuple(notes)
 
 
 def _proposal(situation: Situation, plan: IncidentPlan) -> list[Note]:
-    """Return what would be done by who may only observe. Of what begins by itself nobody hears before it has begun."""
+    """Return what would be done in observe mode. Of what begins by itself nobody hears before it has started."""
     if situation.mode is not Mode.OBSERVE or all(action.verb in MESSAGES for action in plan.actions):
         return []
     incident = situation.incident
@@ -104,15 +104,15 @@ def _proposal(situation: Situation, plan: IncidentPlan) -> list[Note]:
 
 
 def _question(situation: Situation, plan: IncidentPlan) -> Note:
-    """Return what is asked: the whole plan, which may have begun with what needed nobody."""
+    """Return what is asked: the whole plan, which may have started with what needed nobody."""
     incident = situation.incident
     is_half_way = incident.plan == plan.plan
-    without = "without a yes it stays as it is" if is_half_way else "without a yes nothing is done"
+    without = "without approval it stays as it is" if is_half_way else "without approval nothing is done"
     body = body_of(
         [
             *_facts(situation),
             ("What we ask", f"your yes to {plan.plan}, to {_repair_words(plan)}: {_steps(plan)}"),
-            ("So far", "what needed nobody's yes is done; the rest waits" if is_half_way else ""),
+            ("So far", "what needed nobody's approval is done; the rest waits" if is_half_way else ""),
             ("What it costs", "; ".join(plan.effects)),
             ("Instead of", "; ".join(plan.rejected_alternatives[:4])),
             ("What you must do", f"approve it (`ops-pipelines approve {plan.plan}`) or see to it; {without}"),
@@ -152,7 +152,7 @@ def _repair(situation: Situation, plan: IncidentPlan) -> list[Note]:
     if plan.response not in REPAIRS or all(action.verb in MESSAGES for action in plan.actions):
         return []
     if any(action.verb is Verb.PAGE_HUMAN for action in plan.actions):
-        return []  # The plan itself tells them: an isolation asks for somebody's eyes.
+        return []  # The plan itself notifies them: an isolation asks for somebody's eyes.
     incident = situation.incident
     family = "unknown" if incident.hypothesis is None else incident.hypothesis.family.value
     if incident.tries:
@@ -195,7 +195,7 @@ def _repair(situation: Situation, plan: IncidentPlan) -> list[Note]:
 
 
 def _closing(situation: Situation) -> tuple[Note, ...]:
-    """Return that it is over, to whoever heard of it; whoever was called hears so at once, also by night."""
+    """Return that it is over, to who heard of it; who was called hears so at once, also by night."""
     incident = situation.incident
     was_called = any(
         each.action.verb is Verb.PAGE_HUMAN and each.outcome is not None and each.outcome.kind is OutcomeKind.DONE
@@ -238,7 +238,7 @@ def _closing(situation: Situation) -> tuple[Note, ...]:
 
 
 def _has_acted(situation: Situation) -> bool:
-    """Return whether we took something away or moved something: what was done unseen is told in the digest."""
+    """Return whether we took something away or moved something: what was done unseen is reported in the digest."""
     return any(each.action.verb in DESTRUCTIVE_VERBS and each.outcome is not None for each in situation.records)
 
 

@@ -1,7 +1,8 @@
-"""What people order: stop, go on, approve exactly this plan; by command or by a link that works once.
+"""What people order: stop, continue, approve exactly this plan; by command or by a link that works once.
 
 A link is a token, sealed by the port `LinkSeal`. It holds no right by itself: the plan must still wait, unchanged, and
-the ledger refuses a second yes with the same link. Showing the plan and taking the yes are the web process's business.
+the ledger refuses a second approval with the same link. Showing the plan and taking the approval are the web process's
+business.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from ops_pipelines.remediate.moments import awaited_act
 
 
 LONGEST_PERSON = 100
-"""Characters of a person's name; as for whoever launches a job by hand."""
+"""Characters of a person's name; as for who launches a job by hand."""
 _LONGEST_TOKEN = 2048
 """Ours have some 400 characters; what is longer is not even read."""
 
@@ -39,7 +40,7 @@ class LinkClaim:
 
 
 class LinkRefused(ByHandRefused):
-    """The link opens nothing any more, or never did. The message tells a stranger nothing of the cluster."""
+    """The link opens nothing any more, or never did. The message shows a stranger nothing of the cluster."""
 
 
 class ForgedLink(LinkRefused):
@@ -56,10 +57,10 @@ def link_for(
 ) -> str | None:
     """Return the address at which `person` may approve `plan` once; None where this cluster makes no links.
 
-    `via` says where the link is put: a message to the person alone, or a chat that others read too.
-    Valid for `serve.link_life_seconds`, or for less. The same plan, person and second give the same link. Raises
-    ByHandRefused if the ledger has no such plan, ValueError on a name by which nobody could be told apart, PolicyError
-    if the key cannot be used: a message then goes out without a link.
+    `via` says where the link is put: a message to the person alone, or a chat that others read too. Valid for
+    `serve.link_life_seconds`, or for less. The same plan, person and second give the same link. Raises ByHandRefused if
+    the ledger has no such plan, ValueError on a name by which nobody could be distinguished, PolicyError if the key
+    cannot be used: a message then goes out without a link.
     """
     links = cluster.approval_links
     if links is None:
@@ -118,7 +119,7 @@ def plan_of(claim: LinkClaim, cluster: Cluster) -> IncidentPlan:
 
 
 def pause(cluster: Cluster, *, actor: str, reason: str) -> Pause:
-    """Stop new actions from now on, over restarts, until `resume_autopilot`. What is begun is finished."""
+    """Stop new actions from now on, over restarts, until `resume_autopilot`. What is started is finished."""
     order = Pause(actor=actor, since=cluster.clock.now(), reason=reason)
     cluster.ledger.pause(order)
     return order
@@ -137,7 +138,7 @@ def begin_anew(cluster: Cluster, *, actor: str, reason: str) -> None:
 def approve(
     plan: PlanId, cluster: Cluster, *, actor: str, valid_for: timedelta, via: ApprovalWay = ApprovalWay.TERMINAL
 ) -> tuple[IncidentPlan, Approval]:
-    """Say yes to exactly this plan until it expires; refuse a plan that is unknown or no longer waits for a yes.
+    """Approve exactly this plan until it expires; refuse a plan that is unknown or no longer waits for approval.
 
     A plan that changes gets another name, so an approval never carries over.
     """
@@ -175,7 +176,7 @@ def approve_by_link(claim: LinkClaim, cluster: Cluster) -> tuple[IncidentPlan, A
 
 
 def waiting_plan(plan: PlanId, cluster: Cluster) -> IncidentPlan:
-    """Return a plan that waits for a yes: to be begun, or half-way; raise ByHandRefused with the reason otherwise."""
+    """Return a plan that is pending approval, at its start or half-way; raise ByHandRefused where it is not."""
     known = cluster.ledger.plan(plan)
     if known is None:
         raise ByHandRefused(f"there is no plan {plan}; `ops-pipelines incidents` lists what waits for approval")

@@ -47,7 +47,7 @@ class PlannedKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTime:
-    """One stretch of time. `name` is the same as long as it is the same thing, however its times move."""
+    """One interval of time. `name` is the same as long as it is the same thing, however its times move."""
 
     kind: PlannedKind
     name: str
@@ -58,7 +58,7 @@ class PlannedTime:
 
 
 def planned_times(cluster: Cluster) -> tuple[PlannedTime, ...]:
-    """Return everything that has a time, by its beginning. What a silent source tells is left out.
+    """Return everything that has a time, by its beginning. What a silent source shows is left out.
 
     Silences need Alertmanager, maintenance windows the calendars that policy.yaml names.
     """
@@ -88,7 +88,7 @@ def _freezes(policy: Policy, *, now: datetime) -> Iterator[PlannedTime]:
             begins_at=window.begins_at,
             ends_at=window.ends_at,
             title=f"Freeze: {window.name}",
-            about="Nothing destructive is begun"
+            about="Nothing destructive is started"
             + ("; new work may be kept off a broken node." if window.allows_drains else ", drains included."),
         )
 
@@ -134,7 +134,7 @@ def _waves(rollout: Rollout, *, now: datetime) -> Iterator[PlannedTime]:
             ends_at=max(wave.planned_until + moved, begins_at + _LEAST),
             title=f"{rollout.rollout} {rollout.release}: wave {wave.number} of {len(rollout.waves)}, "
             f"{len(wave.nodes)} node(s){waits}",
-            about=f"As foreseen, soak included. No job is killed. {names}{more}",
+            about=f"As expected, soak included. No job is killed. {names}{more}",
         )
 
 
@@ -254,7 +254,7 @@ def wanted_silences(state: LedgerState) -> tuple[WantedSilence, ...]:
 
 
 def changes_of(wanted: Sequence[WantedSilence], present: Sequence[Silence], *, now: datetime) -> SilenceChanges:
-    """Return what turns the present silences of ours into the wanted ones: one a node, and no other."""
+    """Return what turns the present silences of ours into the requested ones: one a node, and no other."""
     by_node = {each.node: each for each in wanted}
     kept: dict[NodeName, Silence] = {}
     expire: list[Silence] = []
@@ -277,7 +277,7 @@ def changes_of(wanted: Sequence[WantedSilence], present: Sequence[Silence], *, n
 def keep_silences(silencer: Silencer, cluster: Cluster) -> str:
     """Make, renew and end silences, and end the alerts that Alertmanager shows no more; return what was done, in words.
 
-    Where Alertmanager does not answer the rest is left for the next turn, and a person is told once.
+    Where Alertmanager does not answer the rest is left for the next turn, and a person is notified once.
     """
     try:
         done = _keep(silencer, cluster)
@@ -330,7 +330,7 @@ def _tell_once(problem: str, cluster: Cluster) -> None:
         recipient="on-call",
         thread=_CURSOR,
         title="Alertmanager does not answer: alerts of planned work are not silenced",
-        body=f"{problem}. The autopilot goes on; nodes that it repairs may page until Alertmanager answers again.",
+        body=f"{problem}. The autopilot continues; nodes that it repairs may page until Alertmanager answers again.",
         severity=Severity.WARNING,
         key=f"{_CURSOR}/{since}",
     )

@@ -1,4 +1,4 @@
-"""The second opinion on one act, right before it is begun: what must never be done, whatever a plan says.
+"""The second opinion on one act, right before it is started: what must never be done, whatever a plan says.
 
 Shares with the guardrails the nouns alone. They refuse; what is found here although they let it pass is a fault of
 ours. Facts move between a plan's proof and its acts: this is where each act is proved again, on what was just read.
@@ -55,7 +55,7 @@ class Sight:
 
     @cached_property
     def not_working(self) -> frozenset[NodeName]:
-        """The declared nodes that take no work, whatever was begun since."""
+        """The declared nodes that take no work, whatever was started since."""
         return out_of_service(self.node_list, (), self.rules, at=self.taken_at)
 
     @cached_property
@@ -169,7 +169,7 @@ def _lost_work(question: Question) -> Iterator[str]:
 
 
 def _two_writers(question: Question) -> Iterator[str]:
-    """No job is let go while processes of its attempt may still write: held, fenced, and each node heard or cut."""
+    """No job is released while processes of its attempt may still write: held, fenced, and each node heard or cut."""
     action, job = question.action, _job_of(question)
     if job is None or action.verb not in (Verb.RELEASE, Verb.UNMARK):
         return
@@ -243,7 +243,7 @@ def _too_many_out(question: Question) -> Iterator[str]:
 
 
 def _in_freeze(question: Question) -> Iterator[str]:
-    """In a freeze window nothing destructive is begun that finishes nothing of what was begun before it."""
+    """In a freeze window nothing destructive is started that finishes nothing of what was started before it."""
     action, sight = question.action, question.sight
     now = sight.taken_at
     if action.verb not in DESTRUCTIVE_VERBS - {Verb.CHECK} or is_rollout(action.incident):

@@ -1,8 +1,8 @@
 """Carries out what the scheduler does at once, many at a time: drains, marks on jobs, and marks taken off.
 
 A storm takes a handful of transactions and as few commands as it has reasons. The same before-entry, command, witness
-and after-entry as `perform`, judged one by one. What does not end here (no answer, no flag yet, begun earlier) is left
-to `perform`, which reads its witness and may send it again: a drain twice is a drain.
+and after-entry as `perform`, judged one by one. What does not end here (no answer, no flag yet, started earlier) is
+left to `perform`, which reads its witness and may send it again: a drain twice is a drain.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ def carry_out_together(
 
     `fresh` is what the caller has read of the cluster, and done nothing to since: the first acts are judged on it while
     it serves, all others on a reading of their own. Raises SourceError if the scheduler does not list its nodes and
-    jobs; then nothing was begun.
+    jobs; then nothing was started.
     """
     progress: dict[ActionKey, Progress] = {}
     for number, batch in enumerate(_batches(orders)):
@@ -92,8 +92,8 @@ def _batches(orders: Sequence[Order]) -> Iterator[Sequence[Order]]:
 def _begin(
     orders: Sequence[Order], facts: ClusterFacts, cluster: Cluster, *, token: str
 ) -> tuple[list[ActionRecord], dict[ActionKey, Progress], Verdicts, dict[Action, Refusal]]:
-    """Write the before-entries; return those that may be sent, what is to be said of the others, the verdicts, and why
-    some were refused."""
+    """Write the before-entries; return those that may be sent, what is to be reported of the others, the verdicts, and
+    why some were refused."""
     judge = ActJudge(facts, cluster)
 
     def guard(record: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
@@ -114,7 +114,7 @@ def _begin(
             stage = Stage.WAITING if answer.patience is Patience.WAIT else Stage.FAILED
             others[record.action.key] = Progress(stage=stage, reason=words_of(answer))
         else:
-            others[record.action.key] = Progress(stage=Stage.UNDER_WAY, reason="begun before; its witness is next")
+            others[record.action.key] = Progress(stage=Stage.UNDER_WAY, reason="started before; its witness is next")
     return begun, others, verdicts, refused
 
 

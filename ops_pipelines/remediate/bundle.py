@@ -38,7 +38,7 @@ _LONGEST_TEXT = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Surroundings:
-    """What the lake told of an incident, as files."""
+    """What the lake has of an incident, as files."""
 
     lines: tuple[RecalledLine, ...] = ()
     files: Mapping[str, bytes]
@@ -89,7 +89,7 @@ def save_as_it_is(
 ) -> BundleReport:
     """Keep the evidence of open incidents that have opened, or changed since their newest bundle.
 
-    `but` names those whose evidence somebody else keeps at the same time: their newest bundle is only told.
+    `but` names those whose evidence somebody else keeps at the same time: their newest bundle is only reported.
     The first picture of an incident stays; later ones take each other's place. Raises nothing that bundles cause.
     """
     if cluster.bundles is None:
@@ -176,9 +176,9 @@ class Ending(Enum):
 
     DONE = "done"
     LATE = "late"
-    """It goes on, and nobody waits for it."""
+    """It continues, and nobody waits for it."""
     HANGS = "hangs"
-    """It was not begun: an earlier one that was late still goes on."""
+    """It was not started: an earlier one that was late still continues."""
 
 
 _late: dict[tuple[str, str], Thread] = {}

@@ -2,7 +2,7 @@
 
 Mode and pause do not bind a person; budgets, declared nodes and foreign drains do.
 
-The report is `remediate.repair_report`'s. That a mended node is well is proven like after any repair of ours
+The report is `remediate.repair_report`'s. That a repaired node is well is proven like after any repair of ours
 (`remediate.verify`): a person's word does not return a node.
 """
 
@@ -41,7 +41,7 @@ class ByHandRefused(RuntimeError):
 def drain_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str, why: str) -> Incident:
     """Drain a node on a person's word and return the incident that owns the drain until `return_by_hand`.
 
-    Asked again after it was cut short, it goes on with the incident that it opened then: a drain has one owner. A drain
+    Asked again after it was cut short, it continues the incident that it opened then: a drain has one owner. A drain
     that may still take effect stays owned, by a person: only what provably was never done is closed.
     """
     status = _status(node, cluster)
@@ -89,7 +89,7 @@ def return_by_hand(node: NodeName, cluster: Cluster, *, lease: Lease, actor: str
         raise ByHandRefused(f"{node} is not drained; there is nothing to return.")
     if status.is_drained and drain_owner(status, state.records) is None:
         raise ByHandRefused(
-            f"{node} is drained by someone else ({status.reason}); only whoever drained it returns it, with `scontrol`."
+            f"{node} is drained by someone else ({status.reason}); only who drained it returns it, with `scontrol`."
         )
     busy = [incident for incident in owned if incident.state is not IncidentState.ESCALATED]
     if busy:
@@ -237,7 +237,7 @@ def _until_settled(action: Action, cluster: Cluster, *, lease: Lease, actor: str
 
 
 HISTORY = timedelta(days=90)
-"""Assumption: what failed a quarter of a year ago is worth telling, and so many incidents are read at once."""
+"""Assumption: what failed a quarter of a year ago is worth reporting, and so many incidents are read at once."""
 _CHECKS_TOLD = 10
 
 
@@ -283,7 +283,7 @@ def report_for(cluster: Cluster, incident: IncidentId) -> RepairReport:
 
 
 def store_report(incident: Incident, cluster: Cluster) -> Digest:
-    """Keep what the vendor is told of a node that is put into the queue, and return its digest. No node is asked."""
+    """Keep the report on a node that is put into the queue, and return its digest. No node is asked."""
     now = cluster.clock.now()
     earlier = cluster.ledger.incidents_since(min(now, incident.opened_at) - HISTORY)
     report = _write(incident, cluster, earlier=earlier, inspection=None, now=now)
@@ -291,22 +291,22 @@ def store_report(incident: Incident, cluster: Cluster) -> Digest:
 
 
 def mark_repaired(cluster: Cluster, incident: IncidentId, *, actor: str, note: str, now: datetime) -> Incident:
-    """Record a person's word that a node is mended: it must prove itself, and the ladder begins anew.
+    """Record a person's word that a node is repaired: it must prove itself, and the ladder begins again.
 
     The tests that follow are asked for under a new number, so that those of before are never taken for them. Raises
-    ByHandRefused if the incident is unknown, does not wait for hands, or nothing is said of what was done.
+    ByHandRefused if the incident is unknown, does not wait for hands, or nothing is stated of what was done.
     """
     said = note.strip()
     if not said:
-        raise ByHandRefused("nothing is said of what was done; name the part and the serial of the new one")
+        raise ByHandRefused("nothing is stated of what was done; name the part and the serial of the new one")
     known = _find(incident, cluster)
     if known.state is not IncidentState.IN_REPAIR:
         raise ByHandRefused(
-            f"{incident} is {known.state.value}; only what is in the repair queue can be called mended "
+            f"{incident} is {known.state.value}; only what is in the repair queue can be called repaired "
             "(`ops-pipelines repair list`)"
         )
     mended = replace(
-        advance(known, IncidentEvent.REPAIRED, at=now, note=f"mended, says {actor}: {said}"),
+        advance(known, IncidentEvent.REPAIRED, at=now, note=f"repaired, says {actor}: {said}"),
         tries=(),
         mended_at=now,
         plan_count=known.plan_count + 1,

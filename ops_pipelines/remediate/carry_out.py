@@ -67,7 +67,7 @@ _FORBIDDEN_MEANWHILE = f"{NOT_SENT_AGAIN}consent: "
 """Nothing was tried: a higher rung would go round the operator's word."""
 _REPAIR_VERBS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON, Verb.REIMAGE})
 WhyItWaits = Callable[[IncidentPlan], str | None]
-"""Why a plan must not go on yet, whatever its own next step is; None: nothing keeps it."""
+"""Why a plan must not continue yet, whatever its own next step is; None: nothing keeps it."""
 
 
 class PlanRunner:
@@ -174,7 +174,7 @@ class PlanRunner:
             self.progress.wait_for(progress.reason)
             return False
         if progress.stage is Stage.UNDER_WAY:
-            self._position += 1  # The next pass begins at the first action again, and tells the owner then.
+            self._position += 1  # The next pass begins at the first action again, and notifies the owner then.
             return True
         self.progress.add_step(action, progress)
         if progress.stage is Stage.DONE:
@@ -190,7 +190,7 @@ class PlanRunner:
         return self._wait_on(incident, action, progress.reason)
 
     def _wait_on(self, incident: Incident, action: Action, reason: str) -> bool:
-        """Wait for what keeps an act from being done; plan anew if a job that it waits for should be moved by now."""
+        """Wait for what keeps an act from being done; plan again if a job that it waits for should be moved by now."""
         if reason.startswith(_WAITS_FOR_JOBS) and calls_for_a_move(self._plan, incident, self._cluster):
             self.progress.settle(Stage.WAITING, plan_anew(incident, self._cluster))
             return True
@@ -231,7 +231,7 @@ class PlanRunner:
         return any(each.plan == self._plan.plan and each.action.verb not in MESSAGES | {Verb.DRAIN} for each in records)
 
     def _begun_at(self, incident: Incident) -> datetime:
-        """Return when this plan began: new evidence changes the incident, and must not put off its deadline."""
+        """Return when this plan began: new evidence changes the incident, and must not postpone its deadline."""
         records = self._cluster.ledger.records(incident.incident)
         begun = (record.begun_at for record in records if record.plan == self._plan.plan)
         return min(begun, default=incident.changed_at)
@@ -262,7 +262,7 @@ def carry_out(
 
     Plans advance side by side, so that one that waits for a witness does not delay the others. What has not shown
     its witness after `patience` is left under way: the next pass reads its witness. Patience is for waiting only: a
-    pass goes on while anything moves, else a slow scheduler would have every pass end among the steps already done.
+    pass continues while anything moves, else a slow scheduler would have every pass end among the steps already done.
     """
     with suppress(SourceError, LedgerConflict):
         plan_anew_where_silent(cluster)
@@ -294,7 +294,7 @@ def carry_out_drains(plans: Sequence[IncidentPlan], cluster: Cluster, *, lease: 
 def _advance_drains(runners: Sequence[PlanRunner], cluster: Cluster, *, lease: Lease) -> bool | None:
     """Begin the plans that wait, and take together the drains that are next; return whether anything moved.
 
-    None: what was read had changed by then, and nothing was begun.
+    None: what was read had changed by then, and nothing was started.
     """
     by_progress = {runner.progress: runner for runner in runners if runner.progress.is_under_way}
     try:
@@ -303,7 +303,7 @@ def _advance_drains(runners: Sequence[PlanRunner], cluster: Cluster, *, lease: L
         drains = {runner: order for runner in in_force if (order := runner.next_drain()) is not None}
         progress = carry_out_together(list(drains.values()), cluster, lease=lease, fresh=fresh)
     except SourceError:
-        return False  # Each by itself is next: one that cannot go on does not hold up the others.
+        return False  # Each by itself is next: one that cannot continue does not hold up the others.
     except LedgerConflict:
         return None
     for runner, order in drains.items():

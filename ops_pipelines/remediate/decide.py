@@ -185,14 +185,14 @@ def re_prove(plan: IncidentPlan, snapshot: Snapshot, rules: Rules) -> tuple[str,
     for name in BlastRadius.__dataclass_fields__:
         stored, present = getattr(plan.proof, name), getattr(found, name)
         if stored != present:
-            problems.append(f"{name.replace('_', ' ')}: stored {_shown(stored)}; computed anew {_shown(present)}")
+            problems.append(f"{name.replace('_', ' ')}: stored {_shown(stored)}; computed again {_shown(present)}")
     return tuple(problems)
 
 
 def prove_again(plan: IncidentPlan, snapshot: Snapshot, rules: Rules) -> BlastRadius:
-    """Return the proof of a plan anew, from the snapshot that it was made from.
+    """Return the proof of a plan again, from the snapshot that it was made from.
 
-    The drains of plans that were made before it in the same decision count as begun, as they did then.
+    The drains of plans that were made before it in the same decision count as started, as they did then.
     """
     facts = facts_behind(plan, snapshot, rules)
     return prove(plan.actions, plan.timings, facts, policy=rules.policy, topology=rules.topology)

@@ -32,7 +32,7 @@ class Due:
     run_key: str
     reason: str
     evidence_after: int | None = None
-    """The run tells of evidence above this; None if it is not about evidence."""
+    """The run reports evidence above this; None if it is not about evidence."""
 
 
 def due_remediation(
@@ -50,7 +50,7 @@ def due_remediation(
     has decided on it, and so is the closing of an incident whose conditions are gone; a run that failed to see to it
     is repeated after `retry_after`. An incident that waits (for confirmation, budget, an approval, a
     witness) is looked at again after `retry_after`, then after twice that, and so on up to every 5 minutes; any
-    change of it starts the count anew. What was left waiting under other rules than now hold, since
+    change of it starts the count again. What was left waiting under other rules than now hold, since
     `rules_changed_at`, is looked at at once, and then as if it had just come. One run covers every incident, so one key
     is enough.
     """
@@ -89,7 +89,7 @@ def due_remediation(
 
 
 def due_takeover(state: LedgerState, *, epoch: int, now: datetime) -> Due | None:
-    """Return the run with which a new holder of the lease goes on with what its predecessor left; None if nothing is.
+    """Return the run with which a new holder of the lease continues what its predecessor left; None if nothing is.
 
     Due at once, however short a time ago a pass was made: that pass may have ended in its middle.
     """
@@ -131,9 +131,9 @@ def due_verification(
 ) -> Due | None:
     """Return the verification run that is due: a drained node of ours is back from its repair and has been quiet.
 
-    A node that was told to restart is noticed by a boot time later than before. A node on probation is due when that
+    A node that was ordered to restart is noticed by a boot time later than before. A node on probation is due when that
     is over, or when something that would end it badly has lasted; a job that was moved, at growing distances, until it
-    is seen to go on.
+    is seen to continue.
     """
     look = _Look(
         state=state,

@@ -5,7 +5,7 @@ that a check contradicts; that is a fault of ours, so a person is paged. The led
 transaction that starts something (`resources.ledger.actions`).
 
 Of an incident one plan is in force at most. What is then done is `carry_out`'s. When its plan is over, an incident is
-proven, climbs, or is escalated: whoever waits for it (`carry_out`, `verify`, `probation`) says when.
+proven, climbs, or is escalated: who waits for it (`carry_out`, `verify`, `probation`) says when.
 """
 
 from collections.abc import Collection, Sequence
@@ -135,9 +135,9 @@ def why_not_passed(plan: IncidentPlan, cluster: Cluster) -> Refusal | None:
     if why is not None:
         return wait("proof", why)
     if proof is not None and proof.expires_at <= cluster.clock.now():
-        return wait("proof", "its proof has expired; the next pass proves it anew")
+        return wait("proof", "its proof has expired; the next pass proves it again")
     if proof is not None and proof.rules != cluster.rules_digest:
-        return wait("proof", "the rules have changed since it was proved; the next pass proves it anew")
+        return wait("proof", "the rules have changed since it was proved; the next pass proves it again")
     return None
 
 
@@ -156,8 +156,8 @@ def tell_of_contradictions(plans: Sequence[IncidentPlan], cluster: Cluster, *, l
         page = Action(
             verb=Verb.PAGE_HUMAN,
             incident=plan.incident,
-            text=f"{plan.plan} of {plan.incident} is not begun: {_why_unproved(plan, cluster)}. This is a fault of the "
-            "autopilot: do what is needed by hand, and report it.",
+            text=f"{plan.plan} of {plan.incident} is not started: {_why_unproved(plan, cluster)}. This is a fault of "
+            "the autopilot: do what is needed by hand, and report it.",
             part=f"{_PAGE} {plan.plan}",
         )
         send_once(page, cluster, lease=lease)
@@ -249,7 +249,7 @@ def _is_of_now(plan: IncidentPlan, incident: Incident) -> bool:
 def first_act(plan: IncidentPlan) -> Action:
     """Return the first act on the cluster: it decides whether the plan may begin.
 
-    Messages need nobody's yes, and a plan goes on without the room that it would keep free.
+    Messages need nobody's approval, and a plan continues without the room that it would keep free.
     """
     acts = [action for action in plan.actions if action.verb not in MESSAGES | SOFT]
     return acts[0] if acts else plan.actions[0]
@@ -271,12 +271,12 @@ def _why_not_begun(plan: IncidentPlan, facts: ClusterFacts, state: LedgerState, 
 def _begin(plan: IncidentPlan, incident: Incident, cluster: Cluster) -> Incident:
     """Return the incident as it is with this plan in force."""
     begun = advance(incident, IncidentEvent.PLAN_BEGUN, at=cluster.clock.now(), note=plan.reason)
-    # The plan may stand above what the findings call for: from now on the incident stands there, too.
+    # The plan may stand above what the findings call for: from now on the incident is there, too.
     return replace(begun, plan=plan.plan, plan_count=incident.plan_count + 1, response=plan.response)
 
 
 def _with_evidence(incident: Incident, evidence: BundleReport) -> Incident:
-    """Return the incident with what the ledger keeps of its bundle; a plan goes on without, and the note says so."""
+    """Return the incident with what the ledger keeps of its bundle; a plan continues without, and the note says so."""
     saved = evidence.saved.get(incident.incident)
     note = note_with(incident.note, evidence.problems.get(incident.incident))
     return replace(incident, bundle=None if saved is None else saved.digest, note=note)
@@ -322,7 +322,7 @@ def held_jobs(records: Sequence[ActionRecord]) -> set[JobId]:
 
 
 def end_plan(plan: IncidentPlan, incident: Incident, cluster: Cluster) -> str:
-    """Let the incident go on after the last step of its plan: a repair is proven next, hands are waited for."""
+    """Let the incident continue after the last step of its plan: a repair is proven next, hands are waited for."""
     now = cluster.clock.now()
     repaired = REPAIR_MARKS & {action.verb for action in plan.actions}
     if plan.response is Response.RETURN_TO_VENDOR:
@@ -334,10 +334,10 @@ def end_plan(plan: IncidentPlan, incident: Incident, cluster: Cluster) -> str:
     elif plan.response in REPAIRS or any(action.verb is Verb.PAGE_HUMAN for action in plan.actions):
         event, note = IncidentEvent.NEEDS_HUMAN, f"{PAGED}: {plan.reason}"
     else:
-        event, note = IncidentEvent.NOTHING_TO_VERIFY, "the owner was told; no node is at fault"
+        event, note = IncidentEvent.NOTHING_TO_VERIFY, "the owner was notified; no node is at fault"
     after = advance(incident, event, at=now, note=note)
     if after.state is IncidentState.IN_REPAIR:
-        # What the vendor is told is kept as it was on this day.
+        # What the vendor is given is kept as it was on this day.
         after = replace(after, note=f"{note}; report {store_report(after, cluster)[:12]}")
     cluster.ledger.change_incident(after, actor=AUTOPILOT, now=now)
     return note

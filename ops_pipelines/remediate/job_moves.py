@@ -71,9 +71,9 @@ def is_silent(incident: Incident, nodes: Mapping[NodeName, NodeStatus]) -> bool:
 
 
 def hazard_for(incident: Incident, facts: ClusterFacts, *, job: JobId | None = None) -> Hazard:
-    """Return what the incident's fault does to a job that goes on; without rates nothing is waited for.
+    """Return what the incident's fault does to a job that continues; without rates nothing is waited for.
 
-    That one job stands still says nothing of another on the same node; `job` None: of whichever it is worst for.
+    That one job hangs says nothing of another on the same node; `job` None: of whichever it is worst for.
 
     On a node that was returned only what was seen since then counts: what was repaired did nothing to the jobs that
     began there afterwards.
@@ -119,7 +119,7 @@ def has_surely_ended(job: JobStatus, incident: Incident, facts: ClusterFacts) ->
 def _may_have_hit(finding: Finding, job: JobStatus) -> bool:
     """Return whether a finding may be about the present attempt of a job.
 
-    A part that is gone is gone for whoever starts there. What was logged before the attempt began has done nothing to
+    A part that is gone is gone for who starts there. What was logged before the attempt began has done nothing to
     it, and a hang that began before is another's, though the job has the same number.
     """
     if _is_of_another(finding, job.job):
@@ -309,7 +309,7 @@ def _on_silent_node(timing: JobTiming, job: JobStatus, hazard: Hazard, facts: Cl
             timing, moment=Moment.NOW, until=None, reason="its node is silent: nobody can save there any more"
         )
     if timing.moment is Moment.NEVER and job.is_requeueable and hazard.has_ended_job:
-        reason = "it died with its node, which is silent: it is held until no process of it is left, and starts anew"
+        reason = "it died with its node, which is silent: it is held until no process of it is left, and starts again"
         return replace(timing, moment=Moment.NOW, until=None, reason=reason)
     return timing
 
@@ -329,7 +329,7 @@ def count_moves(job: JobStatus, facts: ClusterFacts, *, policy: Policy) -> int:
 
 
 def noticed_at(job: JobStatus, facts: ClusterFacts) -> datetime | None:
-    """Return when the owner of the present attempt was first told of trouble with it; None if not yet."""
+    """Return when the owner of the present attempt was first notified of trouble with it; None if not yet."""
     times = [
         record.outcome.finished_at
         for record in facts.records
@@ -380,7 +380,7 @@ def find_spare(
     topology: Topology,
     but: frozenset[NodeName] = frozenset(),
 ) -> NodeName | None:
-    """Return an idle node on which the job could go on, the nearest; None if there is none.
+    """Return an idle node on which the job could continue, the nearest; None if there is none.
 
     A node on probation is no spare: a job that was just hit is not put there by us.
     """
@@ -459,7 +459,7 @@ def take_off(act: ActionMaker, moves: Collection[Move]) -> list[Action]:
 
 
 def let_go_on(act: ActionMaker, moves: Collection[Move], node: NodeName) -> list[Action]:
-    """Return the acts that let held jobs go on elsewhere: fence, exclude, hand over the spare nodes, release."""
+    """Return the acts that let held jobs continue elsewhere: fence, exclude, hand over the spare nodes, release."""
     return [
         *(act.on_job(Verb.FENCE, move.attempt) for move in moves),
         *(act.off_node(move.attempt, node) for move in moves),

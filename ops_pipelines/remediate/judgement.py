@@ -62,7 +62,7 @@ class Lease:
         token = self.token(ledger, now)
         if token is None or not is_current(token, ledger, now):
             raise LedgerConflict(
-                "the right to act ran out or went to another process; nothing was sent, and whoever has it goes on"
+                "the right to act ran out or went to another process; nothing was sent, and who has it continues"
             )
 
 
@@ -72,7 +72,7 @@ def is_current(token: str | None, ledger: Ledger, now: datetime) -> bool:
 
 
 CHEAP = frozenset({Verb.DRAIN})
-"""Facts for a drain do not ask for the metrics: enough for whoever needs the jobs only."""
+"""Facts for a drain do not ask for the metrics: enough for who needs the jobs only."""
 _SWITCHES_AT_ONCE = 4
 """Ten at once starved each other on a busy host: each is a program of the site's, and none answered in its time."""
 _SWITCHES_FOR = timedelta(seconds=4)
@@ -149,7 +149,7 @@ def _without_power(nodes: Collection[NodeName], cluster: Cluster) -> frozenset[N
 
 
 def nodes_in_begun_waves(state: LedgerState) -> frozenset[NodeName]:
-    """Return the nodes of every wave that an open rollout has begun."""
+    """Return the nodes of every wave that an open rollout has started."""
     return frozenset(
         name
         for rollout in state.rollouts
@@ -176,17 +176,17 @@ def over_by(facts: ClusterFacts) -> frozenset[ActionKey]:
 
 
 NO_LEASE = wait("lease", "the right to act has run out or went to another process; the next run takes the current one")
-_OVERTAKEN = wait("before_entry", "another process went on with this act meanwhile; its witness is read anew")
+_OVERTAKEN = wait("before_entry", "another process continued with this act meanwhile; its witness is read again")
 _VERDICT_LASTS = timedelta(seconds=1)
 """# Assumption: nothing of ours is decided, carried out and undone within a second."""
 
 
 def authority_of(plan: PlanId | None, state: LedgerState, policy: Policy, *, actor: str) -> Authority:
-    """Return on whose word an action of `plan` would be begun.
+    """Return on whose word an action of `plan` would be started.
 
-    A plan of which an act was begun on somebody's yes is finished after the yes has expired: half a plan is worse than
-    either end. One that was only put in force, or has done only what needs nobody's yes, needs a new one. Of a rollout
-    the yes that it keeps counts: how far that reaches is judged apart.
+    A plan of which an act was started on somebody's approval is finished after the approval has expired: half a plan is
+    worse than either end. One that was only put in force, or has done only what needs nobody's approval, needs a new
+    one. Of a rollout the approval that it keeps counts: how far that reaches is judged apart.
     """
     if actor != AUTOPILOT:
         return Authority.PERSON
@@ -199,7 +199,7 @@ def authority_of(plan: PlanId | None, state: LedgerState, policy: Policy, *, act
     past = [each for each in state.past_approvals if each.plan == plan]
     own = [record for record in state.records if record.plan == plan]
     was_begun = any(
-        # What was begun before anybody said yes was not begun on it.
+        # What was started before anybody approved was not started on it.
         any(each.given_at <= record.begun_at < each.expires_at for each in past)
         and (needs_yes(record.action, policy) or _waits_for_power(record, own, policy))
         for record in own
@@ -208,7 +208,8 @@ def authority_of(plan: PlanId | None, state: LedgerState, policy: Policy, *, act
 
 
 def _waits_for_power(record: ActionRecord, own: Sequence[ActionRecord], policy: Policy) -> bool:
-    """Return whether a record is of a hold that may have been begun on the yes to the power switch, and still holds."""
+    """Return whether a record is of a hold that may have been started on the approval to the power switch, and still
+    holds."""
     return (
         record.action.verb is Verb.HOLD
         and policy.consent_to(ActionClass.POWER) is Consent.APPROVE
@@ -285,7 +286,7 @@ class ActJudge:
 
 
 def why_too_late(facts: ClusterFacts, cluster: Cluster, *, token: str) -> Refusal | None:
-    """Return why nothing that was begun must be sent any more: the lease has gone, or the facts are old by now."""
+    """Return why nothing that was started must be sent any more: the lease has gone, or the facts are old by now."""
     held = cluster.ledger.held_lease(cluster.clock.now())
     now = cluster.clock.now()  # Reading took its time, too.
     if held is None or held.token != token or held.expires_at <= now:
@@ -297,8 +298,9 @@ class Verdicts:
     """What was judged in one transaction, to be asked once more right before each command.
 
     A process may have stood still since its before-entry, however long: the lease may have gone, the cluster may be
-    another, and where its code server kept the lease for it, another process may have ended the very act, begun others
-    or been told to pause. Verdicts older than a second are therefore given again, on the ledger as it is by then.
+    another, and where its code server kept the lease for it, another process may have ended the very act, started
+    others or been ordered to pause. Verdicts older than a second are therefore given again, on the ledger as it is by
+    then.
     """
 
     def __init__(self, guard: Guard, facts: ClusterFacts, cluster: Cluster, *, token: str, given_at: datetime) -> None:
@@ -307,7 +309,7 @@ class Verdicts:
         self._state: LedgerState | None = None
 
     def taken_back(self, records: Sequence[ActionRecord], *, sending: int) -> Mapping[ActionKey, Refusal]:
-        """Return which of some acts that were begun must not be sent any more, and why.
+        """Return which of some acts that were started must not be sent any more, and why.
 
         `sending` counts the times that they were to be sent, as `Ledger.withhold` does.
         """
@@ -342,9 +344,9 @@ def _rollout_of(cause: IncidentId, state: LedgerState) -> Rollout | None:
 def _why_not_of_rollout(
     action: Action, plan: PlanId | None, rollout: Rollout | None, facts: ClusterFacts
 ) -> Refusal | None:
-    """Return why a rollout may not begin an act: it is over, its plan is another, nobody said yes to the node's wave.
+    """Return why a rollout may not begin an act: it is over, its plan is another, nobody approved the node's wave.
 
-    The mark of a node is taken off also when the rollout is over; a node that was begun is finished in every state.
+    The mark of a node is taken off also when the rollout is over; a node that was started is finished in every state.
     """
     if rollout is None:
         reason = f"{action.incident} is over, or there is no such rollout"
@@ -355,11 +357,11 @@ def _why_not_of_rollout(
     if action.node is None or action.verb in AFTER_RETURN or is_underway(action.incident, action.node, facts):
         return None
     if rollout.state is not RolloutState.RUNNING:
-        reason = f"{rollout.rollout} is {rollout.state.value}; no other node is begun"
+        reason = f"{rollout.rollout} is {rollout.state.value}; no other node is started"
         return wait("plan_in_force", reason)
     wave = next((each.number for each in rollout.waves if action.node in each.nodes), rollout.wave)
     if wave > rollout.yes_through:
-        reason = f"{action.node} is of wave {wave} of {rollout.rollout}, and nobody has said yes to that yet"
+        reason = f"{action.node} is of wave {wave} of {rollout.rollout}, and nobody has approved that yet"
         return wait("approval", reason)
     return None
 

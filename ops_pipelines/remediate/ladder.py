@@ -171,12 +171,12 @@ Assumption: what comes a third time in a day is there, and the tests do not see 
 
 
 def rung_of(response: Response) -> Rung:
-    """Return the rung on which a response stands."""
+    """Return the rung of a response."""
     return _RUNG_OF[response]
 
 
 def position_of(incident: Incident, records: Collection[ActionRecord]) -> Rung:
-    """Return the highest rung that an incident has reached: what was begun for it, else nothing beyond watching."""
+    """Return the highest rung that an incident has reached: what was started for it, else nothing beyond watching."""
     if incident.state is IncidentState.IN_REPAIR:
         return Rung.RETURN_TO_VENDOR
     begun = {record.action.verb for record in records if record.action.incident == incident.incident}
@@ -205,7 +205,7 @@ def max_tries(response: Response, limits: LadderLimits) -> int:
 def count_tries(
     response: Response, node: NodeName, records: Collection[ActionRecord], *, limits: LadderLimits, now: datetime
 ) -> int:
-    """Return how often a repair was begun on a node within the ladder's memory, for whatever cause.
+    """Return how often a repair was started on a node within the ladder's memory, for whatever cause.
 
     All GPUs that one plan resets are one try. An isolation counts once its node was tested and returned. What a
     rollout restarts it repairs nothing by.
@@ -242,7 +242,7 @@ def next_repair(
     limits: LadderLimits,
     now: datetime,
 ) -> Response:
-    """Return the least repair that is still open to an incident of one node: what it calls for, or what stands above.
+    """Return the least repair that is still open to an incident of one node: what it calls for, or what is above.
 
     A repair that did not help is not tried again for the same incident; one that was tried on the node as often as
     allowed is passed over, whatever the cause was then. Above an isolation stand hands: nothing has asked for a reset
@@ -281,7 +281,7 @@ def limit_of(rung: Rung, durations: Durations) -> timedelta | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objection:
-    """What speaks against acting on this scheduler. A refusal stands in the way of the mode; others are to be known."""
+    """A reason not to act on this scheduler. A refusal is in the way of the mode; others are to be known."""
 
     reason: str
     is_refusal: bool
@@ -291,12 +291,12 @@ _VITAL: Mapping[SiteMeans, tuple[ActionClass, Risk, str]] = {
     SiteMeans.INSPECT: (
         ActionClass.RETURN_NODE,
         Risk.NO_INSPECTION,
-        "no repaired node can be looked at, so none is proven well: repairs are not begun, and no node is returned",
+        "no repaired node can be looked at, so none is proven well: repairs are not started, and no node is returned",
     ),
     SiteMeans.CHECK: (
         ActionClass.CHECK,
         Risk.NO_NODE_TESTS,
-        "no repaired node can be tested, so none is proven well: repairs are not begun",
+        "no repaired node can be tested, so none is proven well: repairs are not started",
     ),
     SiteMeans.POWER: (
         ActionClass.POWER,
@@ -348,8 +348,8 @@ def find_gaps(offered: frozenset[SiteMeans], policy: Policy) -> tuple[Objection,
 def within_means(policy: Policy, offered: frozenset[SiteMeans]) -> Policy:
     """Return the policy with everything left out that cannot be done here, or whose proof cannot be had.
 
-    A repair that could never be proven is not begun: the node is drained, its jobs are moved, and a person is told.
-    Fencing a silent node goes on where there is a power switch: that is for its jobs.
+    A repair that could never be proven is not started: the node is drained, its jobs are moved, and a person is
+    notified. Fencing a silent node continues where there is a power switch: that is for its jobs.
     """
     unproven = next(_unproven(offered, policy), None)
     lacking: dict[ActionClass, str] = {}
@@ -358,7 +358,7 @@ def within_means(policy: Policy, offered: frozenset[SiteMeans]) -> Policy:
         if means in offered and unproven is None:
             continue
         if means in (SiteMeans.RESET_GPU, SiteMeans.REIMAGE) and _without(means, ladder) == ladder:
-            continue  # Never planned; a reboot also stands in for a reset, and the power switch fences.
+            continue  # Never planned; a reboot also replaces a reset, and the power switch fences.
         ladder = _without(means, ladder)
         if means not in offered or kind is not ActionClass.POWER:
             lacking[kind] = _names_no(means) if means not in offered else unproven or ""

@@ -1,7 +1,7 @@
 """Whether the moment has come to interrupt a job whose plan waits, and which act waits for an approval.
 
-A plan that has not begun waits with its first act; one that goes on by itself up to a point, such as a drain that needs
-nobody and a reboot that does, waits half-way.
+A plan that has not started waits with its first act; one that continues by itself up to a point, such as a drain that
+needs nobody and a reboot that does, waits half-way.
 
 The moment itself was chosen by `remediate.timing` when the plan was made. Asked by the executor before each hold, and
 by the sensor, so that a run starts within seconds of the checkpoint.
@@ -32,16 +32,16 @@ from ops_pipelines.remediate.planning import plan_remediation
 from ops_pipelines.remediate.timing import is_moment
 
 _ONLY_LETS_GO = frozenset({Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE, Verb.DECLARE_DOWN, Verb.POWER_ON})
-"""Verbs that finish what was begun, and need no yes of their own once it was."""
+"""Verbs that finish what was started, and need no approval of their own once it was."""
 
 
 def waits_for_yes(plan: IncidentPlan, state: LedgerState, policy: Policy) -> bool:
-    """Return whether a plan that has not begun waits with its first act for a yes that nobody has given."""
+    """Return whether a plan that has not started waits with its first act for approval that nobody has given."""
     return needs_yes(first_act(plan), policy, among=plan.actions) and _is_unanswered(plan, state, policy)
 
 
 def will_wait_for_yes(plan: IncidentPlan, state: LedgerState, policy: Policy) -> bool:
-    """Return whether any act of a plan is begun only on a yes that nobody has given, now or further on."""
+    """Return whether any act of a plan is started only on approval that nobody has given, now or further on."""
     needed = any(needs_yes(each, policy, among=plan.actions) for each in plan.actions)
     return needed and _is_unanswered(plan, state, policy)
 
@@ -53,7 +53,8 @@ def _is_unanswered(plan: IncidentPlan, state: LedgerState, policy: Policy) -> bo
 
 
 def awaited_act(incident: Incident, plan: IncidentPlan, state: LedgerState, policy: Policy) -> Action | None:
-    """Return the next act of the plan in force, if it is begun only on a yes that nobody has given; None otherwise.
+    """Return the next act of the plan in force, if it is started only on approval that nobody has given; None
+    otherwise.
 
     `plan` is the one that the incident names. Other guardrails may hold the same act back as well.
     """
@@ -64,7 +65,7 @@ def awaited_act(incident: Incident, plan: IncidentPlan, state: LedgerState, poli
 
 
 def acts_of_return(incident: Incident, records: Sequence[ActionRecord], policy: Policy) -> tuple[Action, ...]:
-    """Return what is still to be begun before a repaired node is back: its tests, its mark, its return.
+    """Return what is still to be started before a repaired node is back: its tests, its mark, its return.
 
     Which tests is not known here: `suite` says any. Without probation nothing is marked; where tests are forbidden
     none is waited for.
@@ -87,12 +88,12 @@ def _is_of_try(action: Action, incident: Incident) -> bool:
 
 
 def _acts_left(incident: Incident, plan: IncidentPlan, state: LedgerState, policy: Policy) -> Sequence[Action]:
-    """Return the next act of the plan, as far as the ledger tells; of a repaired node the acts of its return."""
+    """Return the next act of the plan, as far as the ledger shows; of a repaired node the acts of its return."""
     if incident.state is not IncidentState.ACTING:
         return acts_of_return(incident, state.records, policy)
     begun = {each.action.key for each in state.records}
     acts = [each for each in plan.actions if each.verb not in MESSAGES | SOFT | _ONLY_LETS_GO]
-    # What was passed over had lost its object: a plan goes on in its order.
+    # What was passed over had lost its object: a plan continues in its order.
     passed = max((number for number, each in enumerate(acts, start=1) if each.key in begun), default=0)
     return acts[passed : passed + 1]
 
@@ -104,7 +105,7 @@ _LEFT_RUNNING = frozenset({Moment.JOB_END, Moment.NEVER})
 def why_it_waits(plan: IncidentPlan, incident: Incident, attempt: JobAttempt, facts: ClusterFacts) -> str | None:
     """Return what a job is left running for before it is held; None if its moment has come, or it waits for none.
 
-    A fault that turns worse meanwhile ends the waiting, but for whoever was given time to save. A checkpoint counts if
+    A fault that turns worse meanwhile ends the waiting, but for who was given time to save. A checkpoint counts if
     it was completed after the plan began.
     """
     timing = next((each for each in plan.timings if each.attempt == attempt), None)
@@ -127,7 +128,8 @@ def why_it_waits(plan: IncidentPlan, incident: Incident, attempt: JobAttempt, fa
 def why_untold(plan: IncidentPlan, attempt: JobAttempt, facts: ClusterFacts) -> str | None:
     """Return that an owner's time to save is over and was never given: no channel took the notice. None if it was.
 
-    The hold goes on waiting, for nobody could save; that nobody was told has no end of its own, and is somebody's.
+    The hold continues waiting, for nobody could save; that nobody was notified has no end of its own, and is
+    somebody's.
     """
     timing = next((each for each in plan.timings if each.attempt == attempt), None)
     if timing is None or timing.moment is not Moment.AFTER_NOTICE or timing.until is None:
@@ -135,11 +137,11 @@ def why_untold(plan: IncidentPlan, attempt: JobAttempt, facts: ClusterFacts) -> 
     job = facts.jobs.get(attempt.job)
     if facts.taken_at < timing.until or job is None or noticed_at(job, facts) is not None:
         return None
-    return f"moment: the owner of job {attempt.job} was not told to save, for no channel has taken the notice"
+    return f"moment: the owner of job {attempt.job} was not notified to save, for no channel has taken the notice"
 
 
 def is_begun(plan: IncidentPlan, attempt: JobAttempt, records: Collection[ActionRecord]) -> bool:
-    """Return whether the attempt's move was begun: what has begun is not put off again."""
+    """Return whether the attempt's move was started: what has started is not postponed again."""
     return any(
         record.plan == plan.plan
         and record.action.attempt == attempt

@@ -1,8 +1,8 @@
 """Sees where two copies of a job ran at once, writes it down as a fact of an incident, and pages at once; asks nobody.
 
-Which attempts ran where is remembered in the ledger, as one line that is written over: the scheduler tells nothing of
-an attempt that is over. Where it guards restarts itself nothing is told: it saw to it before the start. What makes an
-overlap is `core.overlap`'s.
+Which attempts ran where is remembered in the ledger, as one line that is written over: the scheduler shows nothing of
+an attempt that is over. Where it guards restarts itself nothing is reported: it saw to it before the start. What makes
+an overlap is `core.overlap`'s.
 """
 
 import json
@@ -38,7 +38,7 @@ _SOURCE = "attempts by node"
 _REMEMBER_EVERY = timedelta(minutes=1)
 """An attempt that began and lost its node within one of these, while we did not look, is not known afterwards."""
 _LETS_GO = frozenset({Verb.RELEASE, Verb.UNMARK})
-"""What we let go we had seen clear, whatever the clocks of two hosts say."""
+"""What we release we had seen clear, whatever the clocks of two hosts say."""
 _AT_WORK_RATIO = 0.05
 _STALE_SERIES = timedelta(seconds=60)
 """A series of a node that died is shown for so long at most (two scrapes of 30 s)."""
@@ -60,7 +60,7 @@ class _Memory:
 
 
 def see_to_overlaps(cluster: Cluster, seen: Intake, *, lease: Lease) -> None:
-    """Look for two copies of one job, and tell of those that nobody was told of; what fails, the next look tries."""
+    """Look for two copies of one job, and report those that nobody was notified of; what fails, the next look tries."""
     try:
         if seen.nodes is not None:
             _look(cluster, seen, lease=lease)

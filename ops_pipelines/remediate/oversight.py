@@ -51,11 +51,11 @@ from ops_pipelines.remediate.verbs import look, testify
 
 _WAITING_STATES = frozenset({IncidentState.OPEN, IncidentState.ACTING, IncidentState.VERIFYING})
 _OWN_LIMIT = "idle_node"
-"""The refusal of a repair that waits for jobs to end: `job_end_limit` stands for that."""
+"""The refusal of a repair that waits for jobs to end: `job_end_limit` is for that."""
 
 
 def settle_left_behind(cluster: Cluster) -> int:
-    """Write down what came of acts that were begun and are followed by nobody any more; return how many.
+    """Write down what came of acts that were started and are followed by nobody any more; return how many.
 
     Such as those of a superseded plan, or of a command by hand that was cut short. Nothing is sent: the witness is
     read, and where it does not show within twice its limit the act ends as unknown.
@@ -71,7 +71,7 @@ def settle_left_behind(cluster: Cluster) -> int:
         if not _is_left_behind(record, incidents.get(record.action.incident)):
             continue
         testimony = testify(record, look(record.action, cluster))
-        # Whoever began it may still be at it, until the limit.
+        # Who began it may still be at it, until the limit.
         patience = 2 * witness_limit(record.action.verb, cluster.rules.policy)
         if testimony.witness is not Witness.DONE and now - (record.sent_at or record.begun_at) <= patience:
             continue
@@ -88,7 +88,7 @@ def _is_left_behind(record: ActionRecord, incident: Incident | None) -> bool:
     if incident is None:
         return True
     if record.action.verb in MESSAGES and record.plan is None:
-        return False  # Whoever pages, or tells an owner, tries again until a channel takes it.
+        return False  # Who pages, or notifies an owner, tries again until a channel takes it.
     if incident.state is IncidentState.ESCALATED:
         return True
     return record.plan is not None and record.plan != incident.plan  # What has no plan is followed by its sender.
@@ -123,7 +123,7 @@ def remind_of_waiting(cluster: Cluster, *, lease: Lease) -> tuple[IncidentId, ..
         minutes = (now - _waits_since(incident, state.records)).total_seconds() / 60
         text = (
             f"{incident.incident} has waited for {minutes:.0f} min: {incident.cause}. What it waits for: {why}. "
-            "It goes on by itself when it may; until then nothing is done."
+            "It continues by itself when it may; until then nothing is done."
         )
         if perform(Order(action=_reminder(incident, text)), cluster, lease=lease).stage is Stage.DONE:
             told.append(incident.incident)
@@ -380,7 +380,7 @@ def tell_ledger_news(cluster: Cluster) -> None:
             audience=Audience.ON_CALL,
             recipient="on-call",
             thread=f"{cluster.name}/ledger",
-            title=f"{cluster.name}: " + ("nothing is begun: the ledger" if news.is_refusal else "the ledger"),
+            title=f"{cluster.name}: " + ("nothing is started: the ledger" if news.is_refusal else "the ledger"),
             body=news.words,
             severity=Severity.CRITICAL,
             key=f"{cluster.name}/ledger/{news.key}",

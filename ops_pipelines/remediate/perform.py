@@ -79,13 +79,13 @@ _AT_ONCE = frozenset(
 _HARMLESS_TWICE = frozenset({Verb.POWER_ON, Verb.CHECK, Verb.INSTALL})
 """Verbs that change nothing where they took effect already (port `Fleet`); unsent, they leave nothing to witness."""
 NOT_SENT_AGAIN = "not sent again: "
-"""Begins what is said of an act that provably did not happen, and that a guardrail forbids by now."""
+"""Begins what is stated of an act that provably did not happen, and that a guardrail forbids by now."""
 _LANDS_WITHIN = timedelta(minutes=2)
 """# Assumption: a slurmctld that is behind carries out within this time what its client was killed over."""
 _SHOWN_FAULT_COUNT = 5
 _RESEND_SHARE = 4
 """A slow act that was never marked sent is sent again after this share (1/n) of its witness limit without a trace.
-# Assumption: a node that was told to reboot has stopped answering within a quarter of the limit (5 of 20 minutes)."""
+# Assumption: a node that was ordered to reboot stopped answering within a quarter of the limit (5 of 20 minutes)."""
 
 
 class Stage(Enum):
@@ -96,7 +96,7 @@ class Stage(Enum):
     UNDER_WAY = "under_way"
     """Sent; the witness has yet to appear."""
     WAITING = "waiting"
-    """Not begun: a guardrail says later."""
+    """Not started: a guardrail says later."""
     FAILED = "failed"
     """It cannot come to a good end without a person."""
 
@@ -121,8 +121,8 @@ def perform(
     """Bring what was ordered one step further and return at once.
 
     Call it again until the stage is neither UNDER_WAY nor WAITING. Called after a crash it reads the witness of
-    what was begun, and sends again only what provably did not happen. Where the caller's verdict rests on an incident
-    as it read it, `judged_on` is that: with new evidence in the ledger nothing is begun; and `looked_at` is when it
+    what was started, and sends again only what provably did not happen. Where the caller's verdict rests on an incident
+    as it read it, `judged_on` is that: with new evidence in the ledger nothing is started; and `looked_at` is when it
     looked at what else it rests on, which grows as old as the facts themselves may.
     """
     action = order.action
@@ -141,7 +141,7 @@ def perform(
 
     def guard(_: ActionRecord, state: LedgerState) -> Refusal | ActProof | None:
         if judged_on is not None and judged_on not in state.incidents:
-            return wait("evidence", "new evidence came in; it is judged anew")
+            return wait("evidence", "new evidence came in; it is judged again")
         return judge.judge(action, order.plan, state)
 
     now = cluster.clock.now()
@@ -167,7 +167,7 @@ def perform(
 def tell_of_faults(refused: Mapping[Action, Refusal], cluster: Cluster, *, lease: Lease) -> None:
     """Page once about acts that every guardrail let pass and the second opinion contradicts: one of us is wrong.
 
-    One page for an incident and what is said, however many acts: a check that is broken contradicts all of them.
+    One page for an incident and what is stated, however many acts: a check that is broken contradicts all of them.
     """
     ours = {act: refusal for act, refusal in refused.items() if refusal.guardrail == SECOND_OPINION}
     if not ours:
@@ -182,8 +182,8 @@ def tell_of_faults(refused: Mapping[Action, Refusal], cluster: Cluster, *, lease
     page = Action(
         verb=Verb.PAGE_HUMAN,
         incident=first.incident,
-        text=f"Not begun: {shown}{f'; and {more} more' if more > 0 else ''}. This is a fault of the autopilot: do what "
-        "is needed by hand, and report it.",
+        text=f"Not started: {shown}{f'; and {more} more' if more > 0 else ''}. This is a fault of the autopilot: do "
+        "what is needed by hand, and report it.",
         part=f"proof {' '.join(checks)}",
     )
     send_once(page, cluster, lease=lease)
@@ -196,7 +196,7 @@ def send_once(message: Action, cluster: Cluster, *, lease: Lease) -> None:
 
 
 def _why_told(action: Action, facts: ClusterFacts) -> str | None:
-    """Return why an owner is not told: each plan of an incident has its own notices, and they often say the same."""
+    """Return why an owner is not notified: each plan of an incident has its own notices, often with the same text."""
     if action.verb is not Verb.NOTIFY_OWNER:
         return None
     is_told = any(
@@ -207,7 +207,7 @@ def _why_told(action: Action, facts: ClusterFacts) -> str | None:
         and record.outcome.kind is OutcomeKind.DONE
         for record in facts.records
     )
-    return "the owner was told the same already" if is_told else None
+    return "the owner was notified of the same already" if is_told else None
 
 
 def new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: PlanId | None) -> ActionRecord:
@@ -284,7 +284,7 @@ def _follow_up(
     verdicts: Verdicts,
     actor: str,
 ) -> Progress:
-    """Read the witness of an action that was begun; send it again only if it provably did not happen and still may."""
+    """Read the witness of a started action; send it again only if it provably did not happen and still may."""
     if record.outcome is not None:
         stage = Stage.DONE if record.outcome.kind is OutcomeKind.DONE else Stage.FAILED
         return Progress(stage=stage, reason=record.outcome.witness)
@@ -312,7 +312,7 @@ def _follow_up(
         if begun.patience is Patience.WAIT:
             return Progress(stage=Stage.WAITING, reason=words_of(begun))
         if action.verb is Verb.MARK and _may_still_land(record, resent_at, cluster):
-            return Progress(stage=Stage.UNDER_WAY, reason="not wanted any more; the scheduler may still do it")
+            return Progress(stage=Stage.UNDER_WAY, reason="not requested any more; the scheduler may still do it")
         return finish(record, cluster, OutcomeKind.FAILED, f"{NOT_SENT_AGAIN}{words_of(begun)}", actor=actor)
     if _is_overdue(record, cluster):
         kind = OutcomeKind.FAILED if testimony.witness is Witness.NOT_DONE else OutcomeKind.UNKNOWN
@@ -327,7 +327,7 @@ def _may_send_again(record: ActionRecord, witness: Witness, resent_at: Sequence[
     """Return whether a command that nobody is known to have accepted is sent once more, however old it is.
 
     A slow one is given its share of the limit after each time that it may have been sent. What is done in parts is sent
-    again for each of them: nothing begins that was not judged anew.
+    again for each of them: nothing begins that was not judged again.
     """
     verb = record.action.verb
     if witness is Witness.PARTLY_DONE:
@@ -367,7 +367,7 @@ def _is_overdue(record: ActionRecord, cluster: Cluster) -> bool:
 
 
 def finish(record: ActionRecord, cluster: Cluster, kind: OutcomeKind, witness: str, *, actor: str) -> Progress:
-    """Write the outcome, with the time that the scheduler itself gives to a drain, or gave it anew."""
+    """Write the outcome, with the time that the scheduler itself gives to a drain, or gave it again."""
     action = record.action
     witnessed_at = None
     is_drain = action.verb in (Verb.DRAIN, Verb.DECLARE_DOWN) and kind is OutcomeKind.DONE

@@ -33,7 +33,7 @@ RUNG_WORDS: Mapping[Rung, str] = {
 """Short names of the columns: five letters are as wide as a column."""
 _LADDER = Sheet(
     title="ladder: nodes x rungs",
-    key={Shade.BLUE: "stands here", Shade.PALE: "below", Shade.ORANGE: "did not help"},
+    key={Shade.BLUE: "is here", Shade.PALE: "below", Shade.ORANGE: "did not help"},
     columns=tuple(RUNG_WORDS.values()),
 )
 _QUEUE = Sheet(title="repair queue: time waited", key={Shade.ORANGE: "waits for hands"})
@@ -73,7 +73,7 @@ class Picture:
 def ladder_picture(standings: Collection[Standing]) -> Picture:
     """Return nodes x rungs, the highest first; many nodes as groups that stand alike."""
     if not standings:
-        return _only(_LADDER, "No node stands above watching.")
+        return _only(_LADDER, "No node is above watching.")
     alike: dict[tuple[Rung, frozenset[Rung]], list[str]] = {}
     for each in standings:
         alike.setdefault((each.rung, each.failed), []).append(each.node)
@@ -89,7 +89,7 @@ def ladder_picture(standings: Collection[Standing]) -> Picture:
         if len(standings) <= _GROUPED_FROM
         else ": " + ", ".join(f"{counts[rung]} {_word(rung)}" for rung in sorted(counts, reverse=True))
     )
-    words = f"{_counted(len(standings), 'node')}{told} · 0 watch to v vendor · dark: stands here, orange: did not help"
+    words = f"{_counted(len(standings), 'node')}{told} · 0 watch to v vendor · dark: is here, orange: did not help"
     return Picture(rows=tuple(rows), sheet=_LADDER, words=words)
 
 

@@ -4,7 +4,7 @@ Shares with the planner and the guardrails the nouns alone, and counts everythin
 way. Whatever is found here is a fault of ours, never a wish of the operator's: the planner refuses, this contradicts.
 
 Of a plan in force (one that a version before put there) only what is left of it counts, and only what makes it wrong
-for good: whether each act may be begun at its moment is `act_proof`'s and the guardrails'.
+for good: whether each act may be started at its moment is `act_proof`'s and the guardrails'.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ from ops_pipelines.core.policy import ActionClass, Consent, Policy
 from ops_pipelines.core.proof import PROVER_VERSION, CheckedPlan, Proof, why_unproved
 
 _SHOWS_WITHIN = timedelta(minutes=10)
-"""So long what was begun may not show in the scheduler yet."""
+"""So long what was started may not show in the scheduler yet."""
 _NOT_OVER = frozenset({JobState.PENDING, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.UNKNOWN})
 CLASSES = {
     Verb.DRAIN: ActionClass.ISOLATE,
@@ -127,7 +127,7 @@ def find_overspent_budget(plans: Sequence[IncidentPlan], snapshot: Snapshot, rul
 def out_of_service(
     nodes: Iterable[NodeStatus], records: Iterable[ActionRecord], rules: Rules, *, at: datetime
 ) -> frozenset[NodeName]:
-    """Return the declared nodes that take no work, and those whose drain was just begun and may not show yet."""
+    """Return the declared nodes that take no work, and those whose drain was just started and may not show yet."""
     out = {node.node for node in nodes if node.node in rules.topology.places and not _takes_work(node)}
     begun = {
         record.action.node
@@ -142,7 +142,7 @@ def _takes_work(node: NodeStatus) -> bool:
 
 
 def find_acts_in_mass_event(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules: Rules) -> tuple[str, ...]:
-    """Return each act on a node that belongs to an open mass event; the drain of a node that broke anew is its own."""
+    """Return each act on a node that belongs to an open mass event; the drain of a node that broke again is its own."""
     frozen = {node: incident for incident in snapshot.incidents if _is_open_mass(incident) for node in incident.nodes}
     return tuple(
         f"{plan.plan}: {action.verb.value} of {action.node}, which is part of {frozen[action.node].incident}"
@@ -250,7 +250,7 @@ def _passed_losses(plan: IncidentPlan, snapshot: Snapshot, policy: Policy) -> It
 def _loss_of(attempt: JobAttempt, job: JobStatus | None, plan: IncidentPlan, snapshot: Snapshot) -> float:
     """Return the GPU-hours that a hold costs, now or at the moment that the plan chose; 0 if unknown.
 
-    A plan that waited for its yes was made when a moment cost what it does not cost any more: the smaller counts.
+    A plan that waited for approval was made when a moment cost what it does not cost any more: the smaller counts.
     """
     costs = [
         each.lost_gpu_hours or 0.0
@@ -293,10 +293,10 @@ def find_acts_in_freeze(plans: Sequence[IncidentPlan], snapshot: Snapshot, rules
     now = snapshot.taken_at
     holds = [record for record in snapshot.records if record.action.verb is Verb.HOLD]
     held = {record.action.incident for record in holds}
-    # Whoever holds the job of a silent node: it waits for that node's fence, too.
+    # Who holds the job of a silent node: it waits for that node's fence, too.
     owed = {name for record in holds for name in record.attempt_nodes}
     return tuple(
-        f"{plan.plan}: {plan.actions[0].verb.value} would be begun in freeze window {window.name!r}"
+        f"{plan.plan}: {plan.actions[0].verb.value} would be started in freeze window {window.name!r}"
         for plan in plans
         for window in rules.policy.freeze_windows
         if window.begins_at <= now < window.ends_at
@@ -384,7 +384,7 @@ PROOFS: Mapping[str, tuple[str, Callable[[Sequence[IncidentPlan], Snapshot, Rule
     ),
     "keeps_consents": ("No plan holds an act of a class that policy.yaml forbids.", find_forbidden_acts),
     "mass_event_is_left_alone": (
-        "No plan touches a node of an open mass event; one that broke anew after the storm is drained at most.",
+        "No plan touches a node of an open mass event; one that broke again after the storm is drained at most.",
         find_acts_in_mass_event,
     ),
     "only_repairs_touch_nodes": ("A plan that calls for no repair touches nothing.", find_aimless_repairs),
@@ -398,7 +398,7 @@ def prove_plans(
     """Return the proof of each plan, made on a snapshot that is kept as `inputs`; `contents` are digests of the plans.
 
     What holds for all together holds for each. Where something does not, one half is proved before the other, down to
-    the plan that is contradicted: the drains of those before that passed count as begun.
+    the plan that is contradicted: the drains of those before that passed count as started.
     """
     if not plans:
         return ()

@@ -122,7 +122,7 @@ def _may_be_damage(incident: Incident) -> bool:
 def _plan_repair(
     incident: Incident, facts: ClusterFacts, *, called_for: Response, policy: Policy, topology: Topology
 ) -> IncidentPlan | Refusal:
-    """Return the plan of the repair that `incident` stands at, `called_for` being what its findings ask for."""
+    """Return the plan of the repair that `incident` is at, `called_for` being what its findings ask for."""
     if len(incident.nodes) != 1:
         return _leave_to_human(incident, facts, f"a repair needs one node; this incident has {len(incident.nodes)}")
     (name,) = incident.nodes
@@ -175,7 +175,7 @@ def _with_jobs_left(situation: Situation) -> Situation:
 def _plan_for(
     situation: Situation, facts: ClusterFacts, *, called_for: Response, policy: Policy, topology: Topology
 ) -> IncidentPlan | Refusal:
-    """Return the plan of a repair, or why its first act could not be begun; what it would lose is `_excess`'s."""
+    """Return the plan of a repair, or why its first act could not be started; what it would lose is `_excess`'s."""
     situation = within_consents(situation, policy)
     actions = up_to_forbidden(drain_first(repair_actions(situation), policy), situation, policy)
     timings = situation.timings
@@ -241,7 +241,7 @@ def _unconfirmed(incident: Incident, facts: ClusterFacts, *, policy: Policy) -> 
     """Return why an incident must wait whose response rests on lasting conditions; a logged event needs no waiting.
 
     What counts is the condition that calls for this response: a node that lost a GPU a minute ago and falls silent
-    now has been silent for no time at all. A condition that went and came again has begun anew.
+    now has been silent for no time at all. A condition that went and came again has started again.
     """
     if response_of(finding for finding in incident.findings if not finding.is_lasting) >= incident.response:
         return None
@@ -284,7 +284,7 @@ def _plan(
     if not actions:
         return wait("empty_plan", "there is nobody to tell and nothing to touch")
     return IncidentPlan(
-        # Which nodes are free, and whose checkpoint comes first, changes by the minute; a yes must outlive that.
+        # Which nodes are free, and whose checkpoint comes first, changes by the minute; approval must outlive that.
         plan=PlanId("PLAN-" + digest_of(*sorted(each.key for each in actions if each.verb not in SOFT))[:12]),
         incident=incident.incident,
         response=incident.response,
@@ -395,7 +395,7 @@ def may_be_shared(incident: Incident, facts: ClusterFacts, *, policy: Policy) ->
     """
     began_at: dict[Family, datetime] = {}
     for each in seen_at_first_hand(incident):
-        # An alert that stands since yesterday, or another trouble of the node, says nothing of how new this one is.
+        # An alert that has lasted since yesterday, or another trouble of the node, says nothing of how new this one is.
         if isolates(each):
             began_at[each.family] = min(began_at.get(each.family, each.found_at), each.found_at)
     ages = [(facts.taken_at - at, _window_of(family, policy)) for family, at in began_at.items()]

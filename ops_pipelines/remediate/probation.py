@@ -29,7 +29,7 @@ from ops_pipelines.remediate.verification import Verdict, judge_probation
 _SAID_AT_MOST = 5
 """How often a node is made last choice within one probation: a scheduler that forgets more often has other troubles."""
 _NUMBERS_APART = 1_000
-"""Between the numbers of the same act said again: no plan of the incident has such a number."""
+"""Between the numbers of the same act repeated: no plan of the incident has such a number."""
 _MARKS_ARE_SOUGHT = timedelta(days=1)
 """So far back incidents are looked at that have ended: each pass looks."""
 _NUMBER_OF_NOTICE = -100_000
@@ -115,9 +115,9 @@ def put_back_what_was_left(cluster: Cluster, *, lease: Lease) -> None:
     """Let nodes be chosen like any other that a person took back into service after a relapse on probation.
 
     The mark of a probation that came to no end of its own is nobody else's: it would count against the cap for ever.
-    Not while an incident of the node is open: a drain that was lifted, or forgotten, has mended nothing, and what still
-    breaks is chosen last until a person's word, or its return, has ended that.
-    Raises SourceError if the scheduler does not list its nodes.
+    Not while an incident of the node is open: a drain that was lifted, or forgotten, has repaired nothing, and what
+    still breaks is chosen last until a person's word, or its return, has ended that. Raises SourceError if the
+    scheduler does not list its nodes.
     """
     if cluster.rules.policy.durations.probation <= timedelta(0):
         return
@@ -147,7 +147,7 @@ def put_back_what_was_left(cluster: Cluster, *, lease: Lease) -> None:
 
 
 def follow_jobs(cluster: Cluster, *, lease: Lease) -> None:
-    """Take note of moved jobs that go on, and tell the owner once of one that does not.
+    """Take note of moved jobs that continue, and notify the owner once of one that does not.
 
     Whatever became of the plan that moved a job: what was released is followed in every open state of its incident.
     Raises SourceError if the scheduler does not list its jobs.
@@ -179,7 +179,7 @@ def with_moved(incident: Incident, records: Sequence[ActionRecord]) -> tuple[Rec
     )
     if not released:
         return incident.recoveries
-    # Of an attempt that two plans held, the first hold tells when it ended.
+    # Of an attempt that two plans held, the first hold shows when it ended.
     held = {each.action.attempt: each for each in reversed(ours) if each.action.verb is Verb.HOLD and _is_ours(each)}
     known = {each.attempt for each in incident.recoveries}
     return (
@@ -205,7 +205,8 @@ def _is_ours(hold: ActionRecord) -> bool:
 def _unless_untold(
     before: Recovery, after: Recovery, incident: Incident, cluster: Cluster, *, lease: Lease
 ) -> Recovery:
-    """Return what is known of a job by now; while its owner cannot be told that it stands still, it stays open."""
+    """Return what is known of a job by now; while its owner cannot be notified that it makes no progress, it stays
+    open."""
     if not _is_open(before) or not after.ended_as.startswith(_NO_PROGRESS):
         return after
     told = _tell_owner(incident, after, cluster, lease=lease)
@@ -225,7 +226,7 @@ def follow(recovery: Recovery, jobs: Mapping[JobId, JobStatus], *, durations: Du
         return recovery
     job = jobs.get(recovery.attempt.job)
     if job is None:
-        return replace(recovery, ended_as="gone from the scheduler before it was seen to go on")
+        return replace(recovery, ended_as="gone from the scheduler before it was seen to continue")
     if has_moved_on(job, recovery.attempt) and recovery.resumed_at is None:
         recovery = replace(recovery, resumed_at=job.started_at)
     if recovery.resumed_at is None:

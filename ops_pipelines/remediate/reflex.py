@@ -1,13 +1,13 @@
 """Decides within the tick that noticed the evidence: drains, and marks jobs of silent nodes; nothing stronger.
 
-No run, no plan, no confirmation: a mark costs nobody anything, and waiting may cost a checkpoint. It goes on in a
-storm, too. What an earlier process left marked stands in the ledger, and is seen to by whoever looks next.
+No run, no plan, no confirmation: a mark costs nobody anything, and waiting may cost a checkpoint. It continues in a
+storm, too. What an earlier process left marked is in the ledger, and is seen to by who looks next.
 
 The same snapshot, decision, guardrails, executor and ledger as the run that follows, which records the assets and does
 the rest. Runs as a pass of its own, so that a fault is out of service before a run has started.
 
 When to decide: a decision covers everything undecided, and costs a reading of the scheduler and a snapshot on disk. So
-a fault that calls for a repair, and has not done so in this tick, is decided on at once. What tells something else for
+a fault that calls for a repair, and has not done so in this tick, is decided on at once. What shows something else for
 the first time in a tick (a page, a message to an owner), asks for the same repair again, or comes in bulk is decided on
 twice a second, and in the tick's last look; a thousand observations wait for nothing. What only repeats waits for the
 next tick, whose first look decides on whatever is there. So a storm is on record within a second, nothing waits longer
@@ -52,7 +52,7 @@ def see_to_marks(cluster: Cluster, *, lease: Lease) -> str:
     """Set the marks that are lacking and take off those that have done their service; return what was done, in words.
 
     To be called with each look at the nodes, once what it saw has been decided on: a mark carries its incident. Raises
-    SourceError if the scheduler does not list its nodes and jobs; then nothing was begun.
+    SourceError if the scheduler does not list its nodes and jobs; then nothing was started.
     """
     policy, now = cluster.rules.policy, cluster.clock.now()
     state = cluster.ledger.read_state(now)
@@ -147,7 +147,7 @@ def _page_of_storm(facts: ClusterFacts, cluster: Cluster, *, lease: Lease) -> No
     more = f" and {len(jobs) - _SHOWN_COUNT} more" if len(jobs) > _SHOWN_COUNT else ""
     text = (
         f"Many nodes are silent; {len(jobs)} job(s) of {len(nodes)} nodes are marked held, so that none starts a "
-        f"second time while its processes may still write: {', '.join(jobs[:_SHOWN_COUNT])}{more}. Each goes on by "
+        f"second time while its processes may still write: {', '.join(jobs[:_SHOWN_COUNT])}{more}. Each continues by "
         "itself when its nodes answer, or are without power by us; where you make sure of that yourself: `scontrol "
         "release JOB`. `ops-pipelines status` lists them."
     )
@@ -236,7 +236,7 @@ def react(
     """Decide on new evidence where it is time to, and carry out the drains; None if nothing was decided.
 
     `attention` is the tick's, and is brought up to date; without one whatever is undecided is decided on. `reading` was
-    begun moments ago, so that its answer need not be waited for; without one the scheduler is asked when it matters.
+    started moments ago, so that its answer need not be waited for; without one the scheduler is asked when it matters.
     Raises SourceError if the scheduler does not answer: the evidence stays undecided, for the next tick or a run.
     """
     attention = Attention() if attention is None else attention
@@ -249,7 +249,7 @@ def react(
         reading = reading or begin_reading(cluster)
         snapshot = glance(cluster, evidence, reading)
         decision = decide(snapshot, cluster.rules)
-        with suppress(LedgerConflict):  # A run wrote in between: what is left is decided on anew.
+        with suppress(LedgerConflict):  # A run wrote in between: what is left is decided on again.
             plans = prove_and_record(
                 decision,
                 snapshot,

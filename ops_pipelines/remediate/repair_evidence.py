@@ -35,7 +35,7 @@ _PARTS_OF_A_NODE = {ComponentKind.GPU: "gpu", ComponentKind.LINK: "link", Compon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectPart:
-    """One part that we believe to be broken. Serial, model and firmware are empty where nothing told them."""
+    """One part that we believe to be broken. Serial, model and firmware are empty where nothing reported them."""
 
     part: str
     """`gpu 0000:1b:00`, `link mlx5_0`, ...; the node's name where no part is known."""
@@ -64,7 +64,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedRepair:
-    """One act on the node and what its witness said."""
+    """One act on the node and what its witness stated."""
 
     begun_at: datetime
     act: str
@@ -207,7 +207,7 @@ def sign_of(finding: Finding) -> Sign:
 
 
 def tell_act(record: ActionRecord) -> TriedRepair:
-    """Return an act with what its witness said."""
+    """Return an act with what its witness stated."""
     outcome = record.outcome
     return TriedRepair(
         begun_at=record.begun_at,
@@ -232,7 +232,7 @@ def tell_test(check: NodeCheck, run: TestRun, gates: Collection[HealthGate]) -> 
 def _beside_limit(
     value: Measurement, run: TestRun, gpu_models: Collection[str], gates: Collection[HealthGate]
 ) -> MeasuredValue:
-    """Return a number beside the limit by which it was judged; of a limit in another unit nothing is said."""
+    """Return a number beside the limit by which it was judged; of a limit in another unit nothing is stated."""
     gate = gate_for(gates, test=run.test, measurement=value.name, models=gpu_models, gpu_count=count_gpus_used(run))
     if gate is not None and gate.unit != value.unit:
         gate = None

@@ -36,7 +36,7 @@ from ops_pipelines.remediate.repair_evidence import (
 )
 from ops_pipelines.report.numbers import escape_markdown
 
-# -- what a vendor is told of a node that no repair of ours helped --
+# -- what a vendor is given of a node that no repair of ours helped --
 
 
 _SIGNS_AT_EACH_END = 15
@@ -183,15 +183,15 @@ def _unknowns(
     is_evidence_kept: bool,
 ) -> Iterable[str]:
     if not chassis:
-        yield "the serial of the chassis: nothing told it"
+        yield "the serial of the chassis: nothing reported it"
     for each in parts:
         if not each.serial and each.part not in incident.nodes:
-            yield f"the serial of {each.part}: nothing told it; read it from the part"
+            yield f"the serial of {each.part}: nothing reported it; read it from the part"
     if all(each.part in incident.nodes for each in parts):
         yield "which part is at fault: nothing that was seen names one"
     if not is_asked_now:
         yield "how the node sees itself now: " + (
-            "it did not answer; what stands here is from its last tests" if is_seen else "it did not answer"
+            "it did not answer; what is here is from its last tests" if is_seen else "it did not answer"
         )
     if not tests:
         yield "how the node tests: no test was run on it"

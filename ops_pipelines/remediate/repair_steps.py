@@ -129,7 +129,7 @@ def repair_actions(situation: Situation) -> tuple[Action, ...]:
         actions += [act.on_node(Verb.POWER_OFF, node), act.on_node(Verb.DECLARE_DOWN, node, reason)]
     actions += let_go_on(act, now, node)
     if incident.response is Response.ISOLATE and not situation.is_foreign:
-        # Told once what is urgent is done, and before what may take hours: other jobs' checkpoints, and their ends.
+        # Reported once what is urgent is done, and before what may take hours: other jobs' checkpoints, and their ends.
         actions.append(act.tell(_isolated(situation)))
     for move in later:
         actions += [*take_off(act, [move]), *let_go_on(act, [move], node)]
@@ -179,11 +179,11 @@ def _isolated(situation: Situation) -> str:
 def _handed_over(situation: Situation) -> str:
     incident, node = situation.incident, situation.node.node
     tried = "; ".join(f"{each.response.name.lower().replace('_', ' ')}: {each.why}" for each in incident.tries)
-    lacks = f" Not begun: {situation.lacks}." if situation.lacks else ""
+    lacks = f" Not started: {situation.lacks}." if situation.lacks else ""
     return (
         f"{node} needs hands: {incident.cause}. Tried: {tried or 'nothing that is still allowed'}.{lacks} It stays "
         f"drained, in the repair queue; `ops-pipelines repair report {incident.incident}` is for the vendor, "
-        f"`ops-pipelines repair done {incident.incident}` when it is mended."
+        f"`ops-pipelines repair done {incident.incident}` when it is repaired."
     )
 
 
@@ -214,17 +214,17 @@ def _reserves(actions: Sequence[Action]) -> list[Action]:
 
 
 def notice_of(situation: Situation, job: JobStatus) -> str:
-    """Return what the owner of a job is told: what is wrong, what happens to the job and when, what to do."""
+    """Return what the owner of a job is notified of: what is wrong, what happens to the job and when, what to do."""
     timing = situation.timing_of(job)
     where = f"Your job {job.job} runs on {situation.node.node}: {situation.incident.cause}. "
     match None if timing is None else timing.moment:
         case Moment.NOW if job.checkpointing is Checkpointing.NO:
-            return where + "It starts anew elsewhere; there is nothing for you to do."
+            return where + "It starts again elsewhere; there is nothing for you to do."
         case Moment.NOW:
-            return where + "It goes on elsewhere from its last checkpoint; there is nothing for you to do."
+            return where + "It continues elsewhere from its last checkpoint; there is nothing for you to do."
         case Moment.NEXT_CHECKPOINT if timing is not None and timing.until is not None:
             return where + (
-                "It goes on elsewhere after its next checkpoint, at "
+                "It continues elsewhere after its next checkpoint, at "
                 f"{timing.until:%Y-%m-%d %H:%M} UTC at the latest; there is nothing for you to do."
             )
         case Moment.AFTER_NOTICE if timing is not None and timing.until is not None:
@@ -256,7 +256,7 @@ def effects_of(situation: Situation, facts: ClusterFacts) -> tuple[str, ...]:
             lost_seconds = max(0.0, (facts.taken_at - job.checkpointed_at).total_seconds())
             lost = lost_seconds * job.gpu_count / 3600
             effects.append(
-                f"job {job.job} ({job.gpu_count} GPUs) goes back {lost_seconds:.0f} s to its last checkpoint: "
+                f"job {job.job} ({job.gpu_count} GPUs) is set back {lost_seconds:.0f} s to its last checkpoint: "
                 f"{lost:.2f} GPU-hours{_later(timing)}"
             )
     return tuple(effects) or ("no job runs on it",)
@@ -314,7 +314,7 @@ _GIVES_BACK = frozenset({Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE, Verb.UNRESERVE}
 
 
 def within_consents(situation: Situation, policy: Policy) -> Situation:
-    """Return the repair with every job left running that may not be moved, or could not be let go on a silent node.
+    """Return the repair with every job left running that may not be moved, or could not be released on a silent node.
 
     What an earlier plan holds is still owed its release.
     """
@@ -330,9 +330,10 @@ def within_consents(situation: Situation, policy: Policy) -> Situation:
 
 
 def drain_first(actions: Sequence[Action], policy: Policy) -> tuple[Action, ...]:
-    """Return the acts with the drain before the holds, where it needs nobody's yes and a hold does.
+    """Return the acts with the drain before the holds, where it needs nobody's approval and a hold does.
 
-    Otherwise the jobs of a silent node are held first, because a drain may have to wait for budget; a yes takes longer.
+    Otherwise the jobs of a silent node are held first, because a drain may have to wait for budget; approval takes
+    longer.
     """
     drains = tuple(each for each in actions if each.verb is Verb.DRAIN)
     waits = any(each.verb is Verb.HOLD and needs_yes(each, policy, among=actions) for each in actions)
@@ -344,7 +345,7 @@ def drain_first(actions: Sequence[Action], policy: Policy) -> tuple[Action, ...]
 def up_to_forbidden(actions: Sequence[Action], situation: Situation, policy: Policy) -> tuple[Action, ...]:
     """Return the acts before the first forbidden one, and a page that names it in place of the rest.
 
-    Only where they take the node out of service: a broken node that goes on taking work is not better for having had
+    Only where they take the node out of service: a broken node that continues taking work is not better for having had
     a job moved off it. What an earlier plan holds on a silent node stays held, and the page says so.
     """
     number = next((index for index, each in enumerate(actions) if is_forbidden(each, policy)), None)
@@ -398,7 +399,7 @@ _INTENDED = PlanId("intended")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StormDrains:
-    """Drains that may be begun now, one page, and what that touches."""
+    """Drains that may be started now, one page, and what that touches."""
 
     actions: tuple[Action, ...]
     effects: tuple[str, ...]
@@ -408,7 +409,7 @@ class StormDrains:
 def drain_struck(incident: Incident, facts: ClusterFacts, *, policy: Policy, topology: Topology) -> StormDrains:
     """Return the answer to the struck nodes of a mass event, by the time of what struck each last.
 
-    Only what needs nobody's yes is drained: whoever is paged learns which nodes stay in service, and why.
+    Only what needs nobody's approval is drained: the person paged learns which nodes stay in service, and why.
     """
     act = ActionMaker(incident)
     drains: list[Action] = []
@@ -428,7 +429,7 @@ def drain_struck(incident: Incident, facts: ClusterFacts, *, policy: Policy, top
         intended = ActionRecord(action=drain, plan=_INTENDED, begun_at=facts.taken_at)
         now_facts = replace(now_facts, records=(*now_facts.records, intended))
     page = act.page(_storm_text(incident, drains, left, {node: why for node, (_, why) in said.items()}))
-    effects = tuple(f"{drain.node} takes no new jobs; what runs there goes on" for drain in drains[:_NAMED_COUNT])
+    effects = tuple(f"{drain.node} takes no new jobs; what runs there continues" for drain in drains[:_NAMED_COUNT])
     return StormDrains(
         # The first drain is the reflex's. The page waits for no other: one that must wait is not to keep it back.
         actions=(*drains[:1], page, *drains[1:]),
@@ -465,7 +466,7 @@ def _storm_text(incident: Incident, drains: list[Action], left: dict[NodeName, s
     kinds = sorted({said[node] for node in incident.renewed})
     more = f" and {len(kinds) - _NAMED_COUNT} more kinds" if len(kinds) > _NAMED_COUNT else ""
     sentences = [
-        f"{incident.incident}, a mass event that you have: {len(incident.renewed)} of its nodes broke anew "
+        f"{incident.incident}, a mass event that you have: {len(incident.renewed)} of its nodes broke again "
         f"({_listed(sorted(incident.renewed))}): {', '.join(kinds[:_NAMED_COUNT])}{more}",
         f"drained within the budget: {_listed(drained)}" if drained else "no node was drained",
     ]

@@ -1,4 +1,4 @@
-"""Rows of accounting and job logs -> how long interruptions took: from the end of an attempt to work going on again.
+"""Rows of accounting and job logs -> how long interruptions took: from the end of an attempt to work that continues.
 
 An interruption is an attempt that the cluster ended (node failed, requeued, preempted) and that the same job followed
 with another one. What it costs is measured apart from the work that is done again, which depends on the checkpoint.
@@ -98,8 +98,8 @@ def attempts_of_rows(rows: pa.Table) -> list[Attempt]:
 def find_interruptions(attempts: Iterable[Attempt]) -> tuple[Interruption, ...]:
     """Return the interruptions among `attempts`, PER_JOB of a job, by the time at which the next attempt started.
 
-    Of an attempt that is told twice the one with an end counts. Attempts of a job that overlap are passed over: their
-    times cannot all be right.
+    Of an attempt that is reported twice the one with an end counts. Attempts of a job that overlap are passed over:
+    their times cannot all be right.
     """
     by_job: dict[str, dict[datetime, Attempt]] = {}
     for attempt in attempts:
@@ -196,7 +196,7 @@ def cost_rows(costs: RestartCosts, counts: CostCounts) -> list[Mapping[str, obje
     """Return the costs as rows for a page: what, how long, on how many cases it rests, and the prior."""
     prior = RestartCosts()
     parts = (
-        ("restart, until work goes on", costs.restart_seconds, counts.restart_count, prior.restart_seconds),
+        ("restart, until work continues", costs.restart_seconds, counts.restart_count, prior.restart_seconds),
         ("queue, with room", costs.queue_seconds, counts.queue_count, prior.queue_seconds),
         ("queue, without room", costs.no_room_queue_seconds, counts.no_room_count, prior.no_room_queue_seconds),
     )

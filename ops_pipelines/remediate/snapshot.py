@@ -1,6 +1,6 @@
 """Takes a snapshot, everything that a decision depends on; and nodes that fall silent while their plan waits.
 
-Whoever was told to restart falls silent, too; so only silence counts that nothing of ours explains. Many at once are no
+What was ordered to restart falls silent, too; so only silence counts that nothing of ours explains. Many at once are no
 fault of nodes: then nothing is done here.
 """
 
@@ -133,7 +133,7 @@ def find_in(kept: KeptSnapshot, cluster: Cluster) -> Found:
 def record_findings(found: Found, cluster: Cluster) -> Recorded:
     """Write what was found into the ledger; return what changed, and on which snapshot it was done.
 
-    Somebody else may have decided since it was taken (the reflex does so within a tick): then it is taken anew.
+    Somebody else may have decided since it was taken (the reflex does so within a tick): then it is taken again.
     """
     for remaining in reversed(range(_DECIDE_TRY_COUNT)):
         snapshot = found.kept.snapshot
@@ -240,7 +240,7 @@ def plan_anew_where_silent(cluster: Cluster) -> int:
 
 
 def _may_be_silent(incident: Incident, state: LedgerState) -> bool:
-    """Return whether a plan waits that would not cut the power, and has told nobody to restart."""
+    """Return whether a plan waits that would not cut the power, and has ordered nobody to restart."""
     if incident.state is not IncidentState.ACTING or incident.response not in REPAIRS or len(incident.nodes) != 1:
         return False
     if incident.response >= Response.POWER_CYCLE:

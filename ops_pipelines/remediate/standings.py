@@ -21,7 +21,7 @@ from ops_pipelines.remediate.repair_report import queued_at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where one node stands because of one incident."""
+    """Where one node is because of one incident."""
 
     node: NodeName
     incident: Incident
@@ -49,7 +49,7 @@ class Probation:
 
 
 def standings_of(cluster: Cluster, state: LedgerState) -> tuple[Standing, ...]:
-    """Return every node of an open incident that stands above watching, the highest first, then by name."""
+    """Return every node of an open incident that is above watching, the highest first, then by name."""
     now = cluster.clock.now()
     found = []
     for incident in state.incidents:

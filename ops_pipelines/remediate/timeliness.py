@@ -53,7 +53,7 @@ a ping of 60 s, MessageTimeout 10 s and look_every 15 s; a run acted 36 s after 
 
 
 def find_objections(limits: SchedulerLimits, policy: Policy) -> tuple[Objection, ...]:
-    """Return what speaks against acting by ourselves under these limits. Only `mode: auto` is refused."""
+    """Return what is against acting by ourselves under these limits. Only `mode: auto` is refused."""
     is_auto = policy.mode is Mode.AUTO
     verdict = "mode: auto is refused" if is_auto else "mode: auto would be refused"
     lacks, cautions = _lacks(limits, policy, BUSY), _cautions(limits)
@@ -78,7 +78,7 @@ def find_objections(limits: SchedulerLimits, policy: Policy) -> tuple[Objection,
 def find_lateness(limits: SchedulerLimits, policy: Policy, measured: Pace) -> str | None:
     """Return why a measured pace is too slow where that of an idle host is not; None where it is not too slow."""
     if _lacks(limits, policy, Pace()):
-        return None  # No pace would do: check-config has said so, and nothing new is learnt.
+        return None  # No pace would do: check-config has stated so, and nothing new is learnt.
     pace = replace(measured, look=max(SENSOR_TICK, measured.look), run_start=max(RUN_START, measured.run_start))
     lacks = _lacks(limits, policy, pace)
     if not lacks:
@@ -165,7 +165,7 @@ def _cautions(limits: SchedulerLimits) -> list[str]:
         )
     if limits.is_every_down_node_returned:
         cautions.append(
-            "every node that is down goes back into service when it registers (ReturnToService=2), also one that a "
+            "every node that is down returns to service when it registers (ReturnToService=2), also one that a "
             "person set down; only a drain holds it. Set ReturnToService to 0 or 1"
         )
     if not limits.is_requeue_the_default:
@@ -195,11 +195,11 @@ STEADY = timedelta(minutes=10)
 _VERDICT = "lateness"
 _REFUSALS = "start guard asked"
 _LOOK_FOR_REFUSALS_EVERY = timedelta(minutes=2)
-"""Often enough that what it says has not run out when it is said again."""
+"""Often enough that what it says has not run out when it is stated again."""
 _REMEDY = "Give daemon and code server CPU of their own (systemd: CPUWeight), or end what keeps the host busy."
 _PASSING = (
     "this code server is one that Dagster's daemon runs by itself and replaces every few minutes, with all that it has "
-    "begun. Run one of its own (deploy/systemd/ops-pipelines-code.service), and daemon and webserver with "
+    "started. Run one of its own (deploy/systemd/ops-pipelines-code.service), and daemon and webserver with "
     "`-w deploy/workspace.yaml`."
 )
 
@@ -246,7 +246,7 @@ def note_run_start(cluster: Cluster, *, requested_at: datetime) -> None:
 def note_lease(cluster: Cluster) -> None:
     """Measure for how long nobody has held the right to act; call it in each tick, before the lease is renewed.
 
-    A lease that ran out longer ago tells nothing: then nobody has looked for as long, which is measured.
+    A lease that ran out longer ago shows nothing: then nobody has looked for as long, which is measured.
     """
     now = cluster.clock.now()
     last = cluster.ledger.held_lease(now - STEADY)
@@ -258,7 +258,7 @@ def note_silences(cluster: Cluster, nodes: Collection[NodeStatus]) -> None:
     """Measure how late silences were seen that the scheduler has just put an end to; call it after each reading.
 
     It gives a node up so long after its last answer as its limit says. Where we drained the node first, the time of
-    that stands in the place of the other, and nothing is measured.
+    that is in the place of the other, and nothing is measured.
     """
     now, policy = cluster.clock.now(), cluster.rules.policy
     just_now = 2 * policy.durations.look_every
@@ -297,7 +297,7 @@ def note_refusals(cluster: Cluster) -> None:
     """Look now and then for what check-config refuses `auto` for, and write it down; call it in each tick.
 
     Before the first act, too: the first tick looks. That is whether the scheduler guards restarts, and whether the site
-    offers what a node needs to come back. A scheduler that does not answer is told of apart.
+    offers what a node needs to come back. A scheduler that does not answer is reported apart.
     """
     now, policy = cluster.clock.now(), cluster.rules.policy
     if policy.mode is not Mode.AUTO:
@@ -335,7 +335,7 @@ def in_force(policy: Policy, lateness: Lateness | None) -> Policy:
     """Return the policy by which acts are judged: while we are late, `auto` is `approve`.
 
     Keeping new work off a node stays as it is: a drain that comes late is as right as one that comes early, and it
-    takes nothing from anybody. What was begun is finished without a new yes in every mode.
+    takes nothing from anybody. What was started is finished without a new approval in every mode.
     """
     if lateness is None or policy.mode is not Mode.AUTO:
         return policy
@@ -387,7 +387,7 @@ def _judge(this_time: Pace, cluster: Cluster, now: datetime) -> None:
     try:
         limits = cluster.scheduler.read_limits()
     except SourceError:
-        return  # That the scheduler is silent is told apart.
+        return  # That the scheduler is silent is reported apart.
     longest = Pace(
         look=max(this_time.look, _longest(Stage.LOOK, cluster.ledger, now)),
         run_start=max(this_time.run_start, _longest(Stage.RUN_START, cluster.ledger, now)),

@@ -51,7 +51,7 @@ _THIRDS = (1 / 6, 1 / 2, 5 / 6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextSave:
-    """One way in which it may go on: the next checkpoint, and how far apart they are from then on."""
+    """One way in which it may continue: the next checkpoint, and how far apart they are from then on."""
 
     probability: float
     in_seconds: float
@@ -129,10 +129,10 @@ def elapsed_seconds(job: JobStatus, *, now: datetime) -> float:
 
 
 def remaining_seconds(job: JobStatus, *, now: datetime) -> tuple[float, ...]:
-    """Return how long the job may go on by itself, each as likely: to its time limit, if it has one.
+    """Return how long the job may continue by itself, each as likely: to its time limit, if it has one.
 
-    Without one by Lindy's law: it has the chance a / (a + t) to go on for t more after a. Returned are the middles of
-    that distribution's thirds: a fifth of, as much as, and five times what it has run.
+    Without one by Lindy's law: it has the chance a / (a + t) to continue for t more after a. Returned are the middles
+    of that distribution's thirds: a fifth of, as much as, and five times what it has run.
     """
     if job.ends_by is not None:
         return (max(0.0, (job.ends_by - now).total_seconds()),)
@@ -161,7 +161,7 @@ def _never_seen(elapsed: float, *, declared: float) -> CheckpointForecast:
 
 
 def _weighted(waits: list[tuple[float, float]]) -> tuple[NextSave, ...]:
-    """Return ways to go on, (wait, interval), each as likely as its interval shows a given age."""
+    """Return ways to continue, (wait, interval), each as likely as its interval shows a given age."""
     total = sum(1 / every for _, every in waits)
     return tuple(NextSave(probability=1 / every / total, in_seconds=wait, every_seconds=every) for wait, every in waits)
 
@@ -173,7 +173,7 @@ _TAKEN_OUT_FOR = DESTRUCTIVE_ACTIONS | ISOLATED_FOR
 
 
 def hazard_of(findings: Collection[Finding], hazards: Sequence[Hazard]) -> Hazard:
-    """Return the worst that an incident's own findings foretell; damage of something else foretells nothing.
+    """Return the worst that an incident's own findings predict; damage of something else predicts nothing.
 
     Findings count that call for a repair, or for a step that takes the node out of service. Of one GPU the driver's
     newest verdict outranks what tables say of whatever was found before it, as it does for the response. That something
@@ -204,7 +204,7 @@ def choose_moment(
     """Return when to interrupt a job that runs under a fault: the moment of least expected lost GPU-hours.
 
     Per GPU, in seconds, with u the unsaved work, M = restart + queue what a move takes, D how long a job that the fault
-    has ended stands before that is noticed, s the slowdown, and S a strike at a constant rate:
+    has ended is idle before that is noticed, s the slowdown, and S a strike at a constant rate:
 
     - NOW:              u + M
     - NEXT_CHECKPOINT:  over the waits w that are likely: M + s * E[min(S, w)] + P(S < w) * D + E[unsaved at S; S < w];
@@ -266,7 +266,7 @@ def is_moment(timing: JobTiming, job: JobStatus | None, *, noticed_at: datetime 
 
 
 _DETECTION_SECONDS = 90.0
-"""From the end of a job by the fault to its restart being begun. One failure in eight shows as a hang (ByteRobust,
+"""From the end of a job by the fault to its restart being started. One failure in eight shows as a hang (ByteRobust,
 arXiv 2509.16293), which NCCL ends after ten minutes; the others show at our next look. Derived: 0.125 * 600 +
 0.875 * 15."""
 _SHORTEST_SLACK_SECONDS = 60.0
@@ -293,11 +293,11 @@ class _Case:
         lost = f"{bound}{_words(unsaved)} of work lost, then {move} to run again"
         if math.isinf(self.rate):
             only = (self._option(Moment.NOW, unsaved + self.move_seconds, lost),)
-            return self.timing(Moment.NOW, only, reason="it is dead or stands still already: nothing is waited for")
+            return self.timing(Moment.NOW, only, reason="it is dead or hangs already: nothing is waited for")
         found: list[tuple[float, Moment, str]] = []
         # A service has no end: to wait for it would keep its node out for ever.
         if self.job.workload is not Workload.INFERENCE or self.job.ends_by is not None:
-            found.append((self._job_end(), Moment.JOB_END, "goes on under the fault to its end"))
+            found.append((self._job_end(), Moment.JOB_END, "continues under the fault to its end"))
         waited = self._next_checkpoint()
         until = None
         if waited is not None:
@@ -336,7 +336,7 @@ class _Case:
         return sum(map(self._until, rests)) / len(rests)
 
     def _until(self, rest: float) -> float:
-        """Return the cost of going on to the end of the job, which comes after `rest`."""
+        """Return the cost of continuing to the end of the job, which comes after `rest`."""
         unsaved = self.forecast.unsaved_seconds
         if self.job.workload is Workload.INFERENCE:
             struck = 0.0
@@ -387,7 +387,7 @@ class _Case:
         return self._waited(patience) + math.exp(-self.rate * patience) * unsaved
 
     def _waited(self, seconds: float) -> float:
-        """Return the cost of going on for so long and then moving, if nothing is unsaved at that moment."""
+        """Return the cost of continuing for so long and then moving, if nothing is unsaved at that moment."""
         struck = work_struck(self.rate, unsaved_seconds=self.forecast.unsaved_seconds, seconds=seconds)
         noticed = strike_probability(self.rate, seconds) * _DETECTION_SECONDS
         return self.move_seconds + struck + noticed + self._slowed(seconds)
@@ -405,12 +405,12 @@ def _why_never(job: JobStatus, *, limits: RecoveryLimits, moved_count: int) -> s
         return f"it was moved {moved_count} time(s) within {hours:g} h; the limit is {limits.max_requeues_count}"
     saves_by_itself = job.workload not in (Workload.INTERACTIVE, Workload.INFERENCE)
     if saves_by_itself and job.checkpointing is Checkpointing.NO:
-        return "it keeps no checkpoints: whoever ends it ends all its work"
+        return "it keeps no checkpoints: who ends it ends all its work"
     return ""
 
 
 def _is_outranked(finding: Finding, findings: Collection[Finding]) -> bool:
-    """Return whether the driver said something newer of the same GPU; of one moment its word counts, then the worse."""
+    """Whether the driver reported something newer of the same GPU; at one moment its word counts, then the worse."""
     if finding.gpu is None:
         return False
     key = _rank(finding)

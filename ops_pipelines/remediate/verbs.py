@@ -62,7 +62,7 @@ class Scene:
     is_check_over: bool | None = None
     install: InstallReport | None = None
     is_install_unknown: bool = False
-    """Whoever installs answers, and was never told of the installation."""
+    """Who installs answers, and never heard of the installation."""
     versions: Mapping[Component, str] | None = None
     """What runs on the node."""
     wanted_versions: Mapping[Component, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Scene:
 
 
 def testify(record: ActionRecord, scene: Scene) -> Testimony:
-    """Return what the scene says of an action that was begun: done, provably not done, or unknown.
+    """Return what the scene says of an action that was started: done, provably not done, or unknown.
 
     Messages cannot be witnessed afterwards: without a receipt in the ledger they are unknown.
     """
@@ -166,9 +166,9 @@ def _of_check(record: ActionRecord, scene: Scene) -> Testimony:
 
 def _of_install(record: ActionRecord, scene: Scene) -> Testimony:
     if scene.is_install_unknown:
-        return _not_done("no installation was begun under our key")
+        return _not_done("no installation was started under our key")
     if scene.install is None:
-        return _unknown("whoever installs does not answer")
+        return _unknown("who installs does not answer")
     said = f": {scene.install.said}" if scene.install.said else ""
     if scene.install.state is InstallState.FAILED:
         return Testimony(witness=Witness.FAILED, seen=f"the installation failed{said}")
@@ -180,7 +180,7 @@ def _of_install(record: ActionRecord, scene: Scene) -> Testimony:
 
 
 def _of_reload(record: ActionRecord, scene: Scene) -> Testimony:
-    """A driver that was loaded anew shows in what runs: no boot tells of it."""
+    """A driver that was loaded again shows in what runs: no boot reports it."""
     if scene.versions is None or not scene.wanted_versions:
         return _unknown("the node does not tell what it runs")
     missing = [each.value for each in scene.wanted_versions if each not in scene.versions]

@@ -29,7 +29,7 @@ REPAIR_MARKS = frozenset({Verb.RESET_GPU, Verb.REBOOT, Verb.POWER_ON, Verb.REIMA
 
 
 class Recovery(Enum):
-    """Whether a repaired node may go back into service."""
+    """Whether a repaired node may return to service."""
 
     RECOVERED = "recovered"
     PERSISTS = "persists"
@@ -85,8 +85,8 @@ class TestsStanding:
 
     are_running: bool = False
     waits_for: str = ""
-    """What keeps them from being begun, such as a pause: that is no fault of the node, and no deadline runs meanwhile.
-    Empty where nothing does."""
+    """What keeps them from being started, such as a pause: that is no fault of the node, and no deadline runs
+    meanwhile. Empty where nothing does."""
     faults: tuple[str, ...] = ()
     unknowns: tuple[str, ...] = ()
     proofs: tuple[str, ...] = ()

@@ -81,7 +81,7 @@ def verify_repaired(
             try:
                 reports.append(_look_at(incident, seen, cluster, lease=lease))
             except LedgerConflict:
-                continue  # New evidence came in meanwhile: it is judged anew in the next pass.
+                continue  # New evidence came in meanwhile: it is judged again in the next pass.
             except Exception as problem:  # Whatever one node makes us do, the others are seen to.
                 broken[incident.incident] = problem
         # A node that was returned while another still soaks is part of what this pass did.
@@ -216,7 +216,7 @@ def _until_settled(
 
 
 def _climb_fresh(incident: Incident, cluster: Cluster, *, why: str) -> None:
-    """Put the incident a rung higher, unless new evidence has changed it since: then it is judged anew."""
+    """Put the incident a rung higher, unless new evidence has changed it since: then it is judged again."""
     current = cluster.ledger.incident(incident.incident)
     if current is not None and current.state is IncidentState.VERIFYING:
         now = cluster.clock.now()
@@ -233,9 +233,9 @@ def _escalate_fresh(incident: Incident, cluster: Cluster, *, lease: Lease, why: 
 def _is_late(
     incident: Incident, finished_at: datetime, cluster: Cluster, now: datetime, *, tests: TestsStanding | None
 ) -> bool:
-    """Return whether a proof is overdue; what waits for a pause or a yes is told as waiting, and is not late.
+    """Return whether a proof is overdue; what waits for a pause or approval is reported as waiting, and is not late.
 
-    The time counts from the tests where they were begun, or came to an end, later than the repair.
+    The time counts from the tests where they were started, or came to an end, later than the repair.
     """
     if tests is not None and tests.waits_for:
         return False
@@ -273,7 +273,7 @@ def check_of(incident: Incident, node: NodeName, cluster: Cluster) -> Action | N
     for each in reversed(begun):
         if each.suite in enough:
             return each
-    # What was found since the tests began asks for more of them: another act, beside the one that was begun.
+    # What was found since the tests began asks for more of them: another act, beside the one that was started.
     return replace(check, part=suite.name) if begun else check
 
 
@@ -285,7 +285,7 @@ def see_to_tests(incident: Incident, node: NodeName, cluster: Cluster, *, lease:
     """
     check = check_of(incident, node, cluster)
     is_forbidden = cluster.rules.policy.consent_to(ActionClass.CHECK) is Consent.FORBID
-    if check is not None and is_forbidden and _record_of(check, cluster) is None:  # What was begun is read.
+    if check is not None and is_forbidden and _record_of(check, cluster) is None:  # What was started is read.
         return TestsStanding(proofs=("no tests on the node: policy.yaml says consents.check: forbid",))
     if check is None:
         return TestsStanding(proofs=("no tests on the node: the catalogue knows none",))

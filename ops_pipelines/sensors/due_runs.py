@@ -48,8 +48,8 @@ def remediation_sensor(context: dg.SensorEvaluationContext, cluster: dg.Resource
 
     Beside a run under way only for what that leaves: no evidence of its nodes, no incident of its own, nothing whose
     nodes it needs. The cursor is the evidence up to which a run was requested, and the key of the last request: Dagster
-    starts a key once, so asking again would only end the tick. A key of another epoch tells that the lease has changed
-    hands since: what was half-way then is gone on with at once.
+    starts a key once, so asking again would only end the tick. A key of another epoch shows that the lease has changed
+    hands since: what was half-way then is continued at once.
     """
     result = _look(context, cluster)
     leave_beat(context, cluster, name="remediation_sensor", note=note_of(result))

@@ -38,7 +38,7 @@ _LONGEST_GAP_SECONDS, _LOOK_LASTS_SECONDS = 3.0, 1.0
 """After which nobody looks on where no tick came, and how long a tick waits for the look that is under way."""
 _GRACE, _MOST_ROOM = timedelta(seconds=0.2), timedelta(seconds=0.8)
 """By how much the last look may outlast the window, and the most that is left free for it at the window's end: a look
-that took longer, for a drain that a scheduler was slow to do, tells nothing of the next."""
+that took longer, for a drain that a scheduler was slow to do, shows nothing of the next."""
 
 
 @dg.sensor(name=NAME, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
@@ -49,12 +49,12 @@ def fault_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[
     with _collector_at_rest():
         result = _watch(context, cluster, did=did)
     if context.last_tick_completion_time is not None and result.cursor is not None:
-        _between.begin(cluster)  # Only where ticks follow each other: whoever asks once gets one tick.
+        _between.begin(cluster)  # Only where ticks follow each other: who asks once gets one tick.
     return result
 
 
 class _BetweenTicks:
-    """Looks at the logs from the end of a tick to the beginning of the next, which tells what came of it."""
+    """Looks at the logs from the end of a tick to the beginning of the next, which shows what came of it."""
 
     def __init__(self) -> None:
         self._did: list[str] = []
@@ -94,7 +94,7 @@ class _BetweenTicks:
                     lease = Lease(holder=this_process(), given=token)
                     reaction = react(cluster, lease=lease, attention=attention, reading=reading)
                     self._did += [str(reaction)] if reaction is not None and reaction.is_worth_telling else []
-        except (SourceError, LedgerError) as problem:  # The next tick meets it again, or tells of it.
+        except (SourceError, LedgerError) as problem:  # The next tick meets it again, or reports it.
             self._did.append(f"a look between ticks failed: {problem}")
 
 

@@ -123,9 +123,10 @@ def count_runs_under_way(
 
 
 def request(due: Due, *, job_name: str, lease_token: str, tags: Mapping[str, str] = ACTING_TAGS) -> dg.RunRequest:
-    """Return the request for what is due. The key tells what is asked for once; the token proves the right to act.
+    """Return the request for what is due. The key shows what is asked for once; the token proves the right to act.
 
-    The key is one of `under_epoch`: what was asked for in another's time, and may have died with it, is asked for anew.
+    The key is one of `under_epoch`: what was asked for in another's time, and may have died with it, is asked for
+    again.
     """
     evidence = {} if due.evidence_after is None else {EVIDENCE_TAG: str(due.evidence_after)}
     return dg.RunRequest(

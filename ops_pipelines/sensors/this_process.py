@@ -46,7 +46,7 @@ def name_of_process(pid: int) -> str:
 
 
 def this_process() -> str:
-    """Return the name of this process: host, process id, and by what else it is told apart from one of the same id."""
+    """Return the name of this process: host, process id, and what else distinguishes it from one of the same id."""
     pid = os.getpid()
     began = _began_at(pid)
     whereabouts = _whereabouts(pid)
@@ -75,7 +75,7 @@ def is_replaced_by_its_caller() -> bool:
     """Return whether this process belongs to a code server that ends when its caller no longer wants it.
 
     Dagster's daemon starts such a one where its workspace names a module, and replaces it every few minutes; `dagster
-    dev` starts one too. By `--heartbeat` on its command line it is told to end when nobody calls.
+    dev` starts one too. By `--heartbeat` on its command line it is ordered to end when nobody calls.
     """
     pid = os.getpid()
     while pid > 1:
@@ -106,6 +106,6 @@ def _began_at(pid: int) -> str:
         stat = (_PROC / str(pid) / "stat").read_text()
     except OSError:
         return ""
-    # The command's name stands in brackets, and may hold anything, brackets too.
+    # The command's name is in brackets, and may hold anything, brackets too.
     fields = stat.rpartition(")")[2].split()
     return fields[_BEGAN_FIELD] if len(fields) > _BEGAN_FIELD else ""

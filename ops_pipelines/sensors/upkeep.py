@@ -47,20 +47,20 @@ def _alert_turn(cluster: Cluster) -> str:
     if hold_lease(cluster) is None:
         return why_not_held(cluster)
     forgotten = forget_untold(cluster)
-    told = [f"forgot {len(forgotten)} alert(s) that were not told for a day"] if forgotten else []
+    told = [f"forgot {len(forgotten)} alert(s) that were not reported for a day"] if forgotten else []
     if cluster.silencer is None:
-        return "; ".join(told) or "no Alertmanager is told of planned work"
+        return "; ".join(told) or "no Alertmanager is notified of planned work"
     return "; ".join([*told, keep_silences(cluster.silencer, cluster)])
 
 
 _DELIVER_FOR = timedelta(seconds=3)
-"""Then the next tick goes on: a channel that hangs costs this sensor's own thread, and no other's."""
+"""Then the next tick continues: a channel that hangs costs this sensor's own thread, and no other's."""
 
 
 @dg.sensor(minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
 @one_at_a_time
 def message_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster]) -> dg.SkipReason:
-    """Tells owners, teams and the on-call what changed, grouped and within their limits."""
+    """Notifies owners, teams and the on-call what changed, grouped and within their limits."""
     if hold_lease(cluster) is None:
         return dg.SkipReason(why_not_held(cluster))
     try:
@@ -104,7 +104,7 @@ RUNS_KEPT = timedelta(days=60)
 """Of all others, and of those that failed. An hour of the lake whose run is forgotten stays in the lake; Dagster's page
 of its asset calls it missing."""
 FLEETING = ("remediate", "verify_nodes", "advance_rollouts", "report_shift", "keep_lake", "warn_of_idle")
-"""Jobs that run often, and whose work the ledger tells."""
+"""Jobs that run often, and whose work the ledger shows."""
 _ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 _AT_ONCE = 100
 """So many runs of a kind in one turn: it must not hold up a database, and the next turn comes soon."""

@@ -22,7 +22,7 @@ from ops_pipelines.checks.data_quality import (
     expected_by_inventory,
     judge_hours,
 )
-from ops_pipelines.checks.quality_page import HourVerdict, Outcome, Verdict, render_page, share_text
+from ops_pipelines.checks.quality_page import HourResult, Result, Status, render_page, share_text
 from ops_pipelines.core.sources import Lake, Rows, SuiteFile
 from ops_pipelines.lake.expectations import Expectation, Kind, Measure, Severity, expectations_of, expected_at_site
 from ops_pipelines.lake.profile import Profile
@@ -62,17 +62,17 @@ class MemoryLake:
         raise NotImplementedError
 
 
-def judge_hour(lake: Lake, *, table: str, hour: datetime, expected: Expected) -> HourVerdict:
+def judge_hour(lake: Lake, *, table: str, hour: datetime, expected: Expected) -> HourResult:
     return judge_hours(lake, table=table, hours={hour: expected})[0]
 
 
-def judge(table: str, hour: Hour) -> HourVerdict:
+def judge(table: str, hour: Hour) -> HourResult:
     expected = Expected(step_seconds=STEP_SECONDS, device_count=hour.expected_devices)
     return judge_hour(MemoryLake({(table, HOUR): hour.rows}), table=table, hour=HOUR, expected=expected)
 
 
 def failed_by_suites(table: str, hour: Hour) -> set[str]:
-    return {each.expectation.name for each in judge(table, hour).verdicts if each.outcome is Outcome.FAILED}
+    return {each.expectation.name for each in judge(table, hour).verdicts if each.outcome is Status.FAILED}
 
 
 def failed_by_plain_python(table: str, hour: Hour) -> set[str]:
@@ -99,7 +99,7 @@ def test_a_good_hour_passes_every_suite(table: str) -> None:
     verdicts = judge(table, good_hour(table)).verdicts
 
     assert [each.expectation for each in verdicts] == list(expectations_of(table))
-    assert {each.outcome for each in verdicts} == {Outcome.PASSED}
+    assert {each.outcome for each in verdicts} == {Status.PASSED}
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -181,7 +181,7 @@ def test_what_there_is_nothing_of_is_not_judged_and_does_not_fail() -> None:
 
     verdicts = judge("gpu_telemetry", Hour(rows=empty, expected_devices=0)).verdicts
 
-    assert {each.outcome for each in verdicts} == {Outcome.PASSED, Outcome.NOT_JUDGED}
+    assert {each.outcome for each in verdicts} == {Status.PASSED, Status.NOT_JUDGED}
 
 
 def test_an_empty_hour_where_devices_are_expected_is_a_warning_and_no_error() -> None:
@@ -216,7 +216,7 @@ def _no_rows(table: str) -> Rows:
 def test_many_hours_are_judged_a_day_at_a_time(count: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def judge(profiles: Sequence[Profile], _: object) -> Sequence[tuple[Verdict, ...]]:
+    def judge(profiles: Sequence[Profile], _: object) -> Sequence[tuple[Result, ...]]:
         seen.append(len(profiles))
         return [()] * len(profiles)
 
@@ -576,7 +576,7 @@ def test_a_rule_of_a_site_reads_the_rows_and_nothing_else(sql: str) -> None:
 # The page
 
 
-def judged(name: str) -> HourVerdict:
+def judged(name: str) -> HourResult:
     return judge_hour(broken(name, HOUR), table="facility_telemetry", hour=HOUR, expected=EXPECTED)
 
 

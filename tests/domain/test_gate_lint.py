@@ -126,7 +126,7 @@ def test_one_measurement_has_one_unit_and_one_gate() -> None:
     other = replace(GATE, gpu_model="H200", unit="Gb/s")
 
     assert lint_gates([GATE, other]) == ("nccl_loopback busbw: it is given in GB/s and Gb/s; expected one unit",)
-    assert lint_gates([GATE, GATE]) == ("nccl_loopback busbw of H100 80GB HBM3: it stands there twice",)
+    assert lint_gates([GATE, GATE]) == ("nccl_loopback busbw of H100 80GB HBM3: it is there twice",)
     assert lint_gates([GATE, replace(GATE, gpu_count=8)]) == ()
 
 
@@ -154,9 +154,7 @@ SUITE = Suite(name="general", families=frozenset(), tests=("nvml", "host"), requ
         pytest.param([SUITE], None, id="one for everything"),
         pytest.param([], "0 suites name no family", id="none"),
         pytest.param([SUITE, replace(SUITE, name="other")], "2 suites name no family", id="two for everything"),
-        pytest.param(
-            [SUITE, replace(SUITE, families=frozenset({Family.GPU}))], "stands there twice", id="a name twice"
-        ),
+        pytest.param([SUITE, replace(SUITE, families=frozenset({Family.GPU}))], "is there twice", id="a name twice"),
         pytest.param([replace(SUITE, required=frozenset())], "requires nothing", id="nothing required"),
         pytest.param([replace(SUITE, required=frozenset({"nccl_loopback"}))], "does not run", id="required, not run"),
         pytest.param([replace(SUITE, tests=("nvml", "nvml"))], "runs nvml twice", id="a test twice"),

@@ -431,7 +431,7 @@ OFF = action(Verb.POWER_OFF, on=NODE)
     ("records", "rule"),
     [
         pytest.param([], "off_first", id="power never cut"),
-        pytest.param([begun(OFF)], "off_first", id="begun only"),
+        pytest.param([begun(OFF)], "off_first", id="started only"),
         pytest.param([ended(OFF, OutcomeKind.FAILED)], "off_first", id="failed"),
         pytest.param([ended(OFF, OutcomeKind.UNKNOWN)], "off_first", id="unknown"),
         pytest.param([ended(action(Verb.POWER_OFF, on=OTHER_NODE))], "off_first", id="another node"),

@@ -133,8 +133,8 @@ def report(state: InstallState, said: str = "") -> InstallReport:
         (Scene(install=report(InstallState.FAILED, "E: x")), (Witness.FAILED, "the installation failed: E: x")),
         (Scene(install=report(InstallState.RUNNING)), (Witness.UNKNOWN, "the installation runs")),
         (Scene(install=report(InstallState.WAITING, "ok")), (Witness.PARTLY_DONE, "a part is installed: ok")),
-        (Scene(is_install_unknown=True), (Witness.NOT_DONE, "no installation was begun under our key")),
-        (Scene(), (Witness.UNKNOWN, "whoever installs does not answer")),
+        (Scene(is_install_unknown=True), (Witness.NOT_DONE, "no installation was started under our key")),
+        (Scene(), (Witness.UNKNOWN, "who installs does not answer")),
     ],
 )
 def test_installation_is_witnessed_by_its_report_alone(scene: Scene, testimony: tuple[Witness, str]) -> None:

@@ -276,8 +276,8 @@ def test_that_one_job_hangs_says_nothing_of_its_neighbour_on_the_node() -> None:
     plan = planned(believed(seen(Signal.JOB_HUNG, job=JobId("42"))), jobs=both)
 
     moments = {each.attempt.job: each for each in plan.timings}
-    assert moments[JobId("42")].reason.startswith("it is dead or stands still")
-    assert not moments[JobId("43")].reason.startswith("it is dead or stands still")
+    assert moments[JobId("42")].reason.startswith("it is dead or hangs")
+    assert not moments[JobId("43")].reason.startswith("it is dead or hangs")
 
 
 def test_a_node_that_somebody_else_drained_is_left_to_them() -> None:

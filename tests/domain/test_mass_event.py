@@ -229,7 +229,7 @@ def test_the_renewed_page_says_the_new_fault_and_no_wish_of_the_driver() -> None
 
     assert isinstance(plan, IncidentPlan)
     (page,) = [each.text for each in plan.actions if each.verb is Verb.PAGE_HUMAN]
-    assert "broke anew (gpu001): Xid 48" in page
+    assert "broke again (gpu001): Xid 48" in page
     assert "the driver asks" not in page
 
 

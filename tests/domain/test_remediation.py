@@ -597,7 +597,7 @@ def test_new_evidence_that_changes_nothing_keeps_the_name() -> None:
         pytest.param([], ("no job runs on it",), id="idle"),
         pytest.param(
             [job("42", gpu_count=16, checkpointed_at=ago(1800))],
-            ("job 42 (16 GPUs) goes back 1800 s to its last checkpoint: 8.00 GPU-hours",),
+            ("job 42 (16 GPUs) is set back 1800 s to its last checkpoint: 8.00 GPU-hours",),
             id="known checkpoint",
         ),
         pytest.param(
@@ -607,7 +607,7 @@ def test_new_evidence_that_changes_nothing_keeps_the_name() -> None:
         ),
         pytest.param(
             [job("42", checkpointed_at=ago(-5))],
-            ("job 42 (8 GPUs) goes back 0 s to its last checkpoint: 0.00 GPU-hours",),
+            ("job 42 (8 GPUs) is set back 0 s to its last checkpoint: 0.00 GPU-hours",),
             id="a checkpoint from a clock ahead",
         ),
         pytest.param(

@@ -108,8 +108,8 @@ def test_what_is_not_known_is_said_and_nothing_is_made_up() -> None:
     assert told.parts[0].serial == ""
     assert "serial not known" in told.asks[0]
     assert told.not_known == (
-        "the serial of the chassis: nothing told it",
-        f"the serial of gpu {GPU}: nothing told it; read it from the part",
+        "the serial of the chassis: nothing reported it",
+        f"the serial of gpu {GPU}: nothing reported it; read it from the part",
         "how the node sees itself now: it did not answer",
         "how the node tests: no test was run on it",
         "the version of the driver: nothing kept names it",

@@ -92,7 +92,7 @@ def test_repair_whose_proof_cannot_be_had_is_not_begun(lacks: SiteMeans, what: I
     plan = planned(what, facts(jobs=[job()]), lacks={lacks})
 
     assert verbs(plan) == ["drain", "notify_owner", "hold", "fence", "exclude", "release", "page_human"]
-    assert f"Not begun: cluster.yaml names no {lacks.value} under fleet, so that no repair could be proven." in (
+    assert f"Not started: cluster.yaml names no {lacks.value} under fleet, so that no repair could be proven." in (
         plan.actions[-1].text
     )
 

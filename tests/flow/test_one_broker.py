@@ -96,7 +96,7 @@ def judged(autopilot: SmallAutopilot, action: Action, *, plan: PlanId = PLAN) ->
         pytest.param({"state": RolloutState.PAUSED}, "plan_in_force", id="paused"),
         pytest.param({"state": RolloutState.SOAKING}, "plan_in_force", id="its wave soaks"),
         pytest.param({"state": RolloutState.GOING_BACK}, "plan_in_force", id="it goes back"),
-        pytest.param({"yes_through": 0}, "approval", id="nobody said yes"),
+        pytest.param({"yes_through": 0}, "approval", id="nobody approved"),
         pytest.param({"yes_through": 1}, None, id="a yes through its wave"),
     ],
 )

@@ -126,7 +126,7 @@ def test_owner_who_cannot_be_told_to_save_is_told_to_a_person_and_handed_over_in
 
     assert before == []
     (reminder,) = reminded
-    assert "the owner of job 1001 was not told to save" in reminder.body
+    assert "the owner of job 1001 was not notified to save" in reminder.body
     assert autopilot.incident().state is IncidentState.ESCALATED
     assert autopilot.received(EntryKind.HOLD) == ()
 

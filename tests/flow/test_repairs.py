@@ -145,7 +145,7 @@ def test_mended_node_must_prove_itself_and_the_ladder_begins_anew(autopilot: Sma
     assert autopilot.cluster.ledger.incident(NAME) == mended
     assert (mended.state, mended.tries, mended.mended_at) == (IncidentState.VERIFYING, (), now)
     assert mended.plan_count == given.plan_count + 1  # so that tests of before are not taken for those of after
-    assert (mended.note, mended.changed_at) == ("mended, says ada: replaced GPU 3 by S-9", now)
+    assert (mended.note, mended.changed_at) == ("repaired, says ada: replaced GPU 3 by S-9", now)
     newest = autopilot.cluster.ledger.entries(after=0, limit=99)[-1]
     assert (newest.kind, newest.actor, newest.incident) == (EntryKind.INCIDENT, "ada", NAME)
     assert autopilot.cluster.ledger.verify_chain().problem == ""
@@ -163,7 +163,7 @@ def test_what_is_not_in_the_repair_queue_cannot_be_called_mended(
     assert autopilot.cluster.ledger.incident(NAME) == given
 
 
-@pytest.mark.parametrize(("name", "note", "words"), [(NAME, " \n", "nothing is said"), ("INC-9", "x", "there is no")])
+@pytest.mark.parametrize(("name", "note", "words"), [(NAME, " \n", "nothing is stated"), ("INC-9", "x", "there is no")])
 def test_word_about_nothing_is_refused(autopilot: SmallAutopilot, name: str, note: str, words: str) -> None:
     given = known(autopilot, IncidentState.IN_REPAIR)
 

@@ -87,7 +87,7 @@ def test_what_another_process_of_the_lease_has_begun_again_is_left_to_it(
 
     progress = act(autopilot, begin_again, together=together)
 
-    assert "another process went on" in progress.reason
+    assert "another process continued" in progress.reason
     assert len(autopilot.commands()) == 1
 
 

@@ -199,7 +199,7 @@ def test_nothing_in_service_is_nothing_to_say() -> None:
 
 def test_columns_that_do_not_fit_are_refused() -> None:
     one = np.array([0.0])
-    with pytest.raises(ValueError, match="one entry a stretch"):
+    with pytest.raises(ValueError, match="one entry for each interval"):
         Service(part=np.array([0, 1]), begin=one, end=one, labels={})
     with pytest.raises(ValueError, match="everybody"):
         Service(part=np.array([0]), begin=one, end=one, labels={FLEET: np.array(["a"], dtype=object)})

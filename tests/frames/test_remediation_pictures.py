@@ -71,7 +71,7 @@ def test_nothing_to_draw_is_a_sentence() -> None:
     ]
 
     assert [each.small for each in empty] == [
-        "No node stands above watching.",
+        "No node is above watching.",
         "The repair queue is empty.",
         "No node is on probation.",
         "No moment was chosen yet that saved or cost GPU-hours.",

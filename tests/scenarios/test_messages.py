@@ -102,7 +102,7 @@ def test_plan_that_waits_half_way_is_asked_for_once_and_says_what_is_done(tmp_pa
         ("on_call", "warning", "gpu001: may we reboot the node?")
     ]
     (asked,) = autopilot.to(Audience.ON_CALL)
-    assert "So far: what needed nobody's yes is done; the rest waits" in asked.body
+    assert "So far: what needed nobody's approval is done; the rest waits" in asked.body
 
 
 def test_plan_that_waits_is_asked_for_once_and_its_end_told(tmp_path: Path) -> None:

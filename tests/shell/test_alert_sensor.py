@@ -31,7 +31,7 @@ def test_turn_keeps_silences_and_leaves_a_beat(cluster: Cluster) -> None:
     now = cluster.clock.now()
     silencer.silence(wanted("gpu001"), starts_at=now, ends_at=now + timedelta(hours=1))
 
-    assert turn(cluster) == "no Alertmanager is told of planned work"
+    assert turn(cluster) == "no Alertmanager is notified of planned work"
     assert turn(replace(cluster, silencer=silencer)) == "ended 1 silence(s)"
     assert [each.name for each in cluster.ledger.heartbeats()] == ["alert_sensor"]
 

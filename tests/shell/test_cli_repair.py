@@ -165,7 +165,7 @@ def test_mended_node_is_said_to_stay_drained_until_it_is_proven_well(desk: Desk)
     assert "the node stays drained until its tests have passed" in answer.stdout
     mended = desk.cluster.ledger.incident(incident_with("", desk, state=IncidentState.OPEN).incident)
     assert mended is not None
-    assert (mended.state, mended.note) == (IncidentState.VERIFYING, f"mended, says {ME}: replaced GPU 3 by S-9")
+    assert (mended.state, mended.note) == (IncidentState.VERIFYING, f"repaired, says {ME}: replaced GPU 3 by S-9")
     assert desk.cluster.ledger.entries(after=0, limit=99)[-1].actor == ME
 
 

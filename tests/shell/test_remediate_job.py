@@ -272,7 +272,7 @@ def test_a_job_of_a_person_without_a_login_acts_on_nothing_and_names_the_way_to_
     assert not result.success
     (failure,) = [event for event in result.all_events if event.is_step_failure]
     said = str(failure.step_failure_data.error)
-    assert "nobody's login stands behind this run" in said
+    assert "nobody's login is behind this run" in said
     assert "instead: " in said
     assert autopilot.received(*EntryKind) == ()
     assert autopilot.cluster.ledger.read_state(autopilot.clock.now()) == before

@@ -86,7 +86,7 @@ def test_nothing_is_said_to_be_nothing() -> None:
     shown = describe_remediation([], [], [], NOTHING, now=NOW)
 
     assert [shown[name].value for name in ("ladder", "repair_queue", "probation", "time_saved")] == [
-        "No node stands above watching.",
+        "No node is above watching.",
         "The repair queue is empty.",
         "No node is on probation.",
         "No moment was chosen yet that saved or cost GPU-hours.",
@@ -177,4 +177,4 @@ def test_page_is_made_on_an_empty_ledger(tmp_path: Path) -> None:
         result = dg.materialize([remediation_page], resources={"cluster": autopilot.cluster}, instance=instance)
 
     (made,) = result.asset_materializations_for_node("remediation_page")
-    assert made.metadata["ladder"].value == "No node stands above watching."
+    assert made.metadata["ladder"].value == "No node is above watching."

@@ -189,7 +189,7 @@ def prove(
 
 
 def judge_proof(proof: BlastRadius | None) -> Refusal | None:
-    """Return why a plan with this proof must not be begun, None if it keeps every limit or needs no proof."""
+    """Return why a plan with this proof must not be started, None if it keeps every limit or needs no proof."""
     if proof is None or not proof.violations:
         return None
     return wait("blast_radius", "; ".join(proof.violations))

@@ -88,7 +88,7 @@ _NOT_ENDED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.COMPLETING,
 
 
 def keeps_drain_budget(case: Case) -> Refusal | None:
-    """Judge a drain by the nodes that are out, whoever took them out, and by how many we drained within the hour."""
+    """Judge a drain by the nodes that are out, no matter who drained them, and how many we drained within the hour."""
     name = _newly_drained(case)
     if name is None:
         return None
@@ -114,7 +114,7 @@ def keeps_drain_budget(case: Case) -> Refusal | None:
             f"min_in_service_ratio is {budget.min_in_service_ratio}",
         )
     if is_rollout(case.action.incident):
-        return None  # How fast versions move is said by windows, waves and the rollouts' own share.
+        return None  # How fast versions move is stated by windows, waves and the rollouts' own share.
     recent = {
         record.action.node
         for record in case.facts.begun_by_repairs([Verb.DRAIN], within=_AN_HOUR)
@@ -197,8 +197,9 @@ def _newly_drained(case: Case) -> NodeName | None:
 def brakes_in_storm(case: Case) -> Refusal | None:
     """Judge what would touch one more node after many were touched within minutes.
 
-    So many faults at once are one cause that they share, or our own eyes. A node or an incident on which we have begun
-    within that time is carried on; a person's own acts are not doubted. A rollout was planned, and answers no fault.
+    So many faults at once are one cause that they share, or our own eyes. A node or an incident on which we have
+    started within that time is carried on; a person's own acts are not doubted. A rollout was planned, and answers no
+    fault.
     """
     event, action = case.policy.mass_event, case.action
     if case.authority is Authority.PERSON or action.verb not in _TOUCHES or is_rollout(action.incident):
@@ -207,7 +208,7 @@ def brakes_in_storm(case: Case) -> Refusal | None:
     nodes = {each.node for each in begun if each.node is not None}
     if action.node in nodes or any(each.incident == action.incident for each in begun):
         return None
-    # A hold names no node: an incident of which only jobs were touched so far stands for its own.
+    # A hold names no node: an incident of which only jobs were touched so far counts for its own.
     with_node = {each.incident for each in begun if each.node is not None}
     touched_count = len(nodes) + len({each.incident for each in begun} - with_node)
     if touched_count < event.min_node_count:
@@ -224,7 +225,7 @@ def keeps_tries(case: Case) -> Refusal | None:
     """Judge a repair by how often others tried the same on the node, and how long ago the last time was.
 
     Sending the same act again is no other try. A power-off that fences jobs which we hold is no repair: without it
-    they would stay held for ever, so no count stands in its way. The restarts of a rollout are no repairs.
+    they would stay held for ever, so no count is in its way. The restarts of a rollout are no repairs.
     """
     action, limits = case.action, case.policy.ladder
     repair = REPAIR_OF.get(action.verb)
@@ -248,8 +249,8 @@ def keeps_tries(case: Case) -> Refusal | None:
     if last is not None and case.facts.taken_at - last < limits.cool_down:
         return wait(
             "cool_down",
-            f"{_words(repair)} of {action.target} was begun {(case.facts.taken_at - last).total_seconds():.0f} s ago; "
-            f"the next waits {limits.cool_down.total_seconds():.0f} s",
+            f"{_words(repair)} of {action.target} was started {(case.facts.taken_at - last).total_seconds():.0f} s "
+            f"ago; the next waits {limits.cool_down.total_seconds():.0f} s",
         )
     return None
 
@@ -258,7 +259,7 @@ def fences_held_jobs(case: Case) -> bool:
     """Return whether an act on a silent node is what its held jobs wait for: they were held, and are owed a release.
 
     Whichever incident of ours holds them: a job on two broken nodes is held by one, and fenced by both. What its owner
-    cancelled, or what went on without us, waits for nothing any more, although its hold was never undone.
+    cancelled, or what continued without us, waits for nothing any more, although its hold was never undone.
     """
     node = case.action.node
     if node is None or node not in case.facts.nodes or case.facts.nodes[node].is_responding:
@@ -301,7 +302,7 @@ BUDGETS: tuple[Rule, ...] = (
     keeps_probation_cap,
     brakes_in_storm,
 )
-"""In the order in which they are asked: what no waiting mends comes first."""
+"""In the order in which they are asked: what no waiting resolves comes first."""
 
 
 def _words(repair: Response) -> str:
@@ -332,7 +333,7 @@ def keeps_requeue_limit(case: Case) -> Refusal | None:
             "requeue_limit",
             f"job {attempt.job} was moved {len(moved)} time(s) within "
             f"{limits.requeue_window.total_seconds() / 3600:g} h; max_requeues_count is {limits.max_requeues_count}, "
-            "so its owner is told instead",
+            "so its owner is notified instead",
         )
     return None
 
@@ -392,7 +393,7 @@ def _whole_age(began_at: datetime, ended_at: datetime, *, gpu_count: int) -> flo
 
 
 def keeps_service(case: Case) -> Refusal | None:
-    """Judge a hold of a replica by those that go on serving. One that serves nobody takes nothing away."""
+    """Judge a hold of a replica by those that continue serving. One that serves nobody takes nothing away."""
     if case.action.verb is not Verb.HOLD or not case.job.service or case.action.has_ended:
         return None
     serving = serving_replicas(case.job, case.facts)
@@ -465,7 +466,7 @@ def must_serve(job: JobStatus, facts: ClusterFacts, *, policy: Policy) -> int:
 
 
 def owner_of(job: JobStatus) -> str:
-    """Return whose a job's service is: its account's, or its user's, as without accounting Slurm tells no account."""
+    """Return whose a job's service is: its account's, or its user's, as without accounting Slurm shows no account."""
     return job.account or job.user
 
 
@@ -483,7 +484,7 @@ def _serves(name: NodeName, facts: ClusterFacts) -> bool:
 
 
 JOB_LIMITS: tuple[Rule, ...] = (keeps_requeue_limit, keeps_service, keeps_hourly_loss)
-"""In the order in which they are asked: what no waiting mends comes first."""
+"""In the order in which they are asked: what no waiting resolves comes first."""
 
 
 def _holds_within(time: timedelta, case: Case) -> Iterator[ActionRecord]:

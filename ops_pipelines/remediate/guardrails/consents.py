@@ -1,11 +1,11 @@
-"""Who may act on a node, and whose approval an act needs before it is begun.
+"""Who may act on a node, and whose approval an act needs before it is started.
 
 A rollout has a node from the drain that it begins until the return that is seen. Before that the node is anybody's: a
-fault is seen to before an update. Whose yes a rollout needs, and whether it is over, is asked where the ledger is read
-(`remediate.judgement`); how many nodes rollouts may have out is `budgets`'.
+fault is seen to before an update. Whose approval a rollout needs, and whether it is over, is asked where the ledger is
+read (`remediate.judgement`); how many nodes rollouts may have out is `budgets`'.
 
-What was begun with consent is brought to its end without a new one: nothing that we hold waits for a yes to be let go.
-What becomes of a plan that would need what is forbidden is `remediate.planning`'s.
+What was started with consent is brought to its end without a new one: nothing that we hold waits for approval to be
+released. What becomes of a plan that would need what is forbidden is `remediate.planning`'s.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -72,7 +72,7 @@ def _judge_rollout(case: Case) -> Refusal | None:
         return never("owned", f"{name} is not in hand of {cause}")
     other = _at_work_on(name, facts, but=cause)
     if other is not None:
-        return wait("owned", f"{other} is at work on {name}; {cause} goes on there when that is over")
+        return wait("owned", f"{other} is at work on {name}; {cause} continues there when that is over")
     trouble = facts.in_trouble.get(name)
     if trouble is not None and action.verb is Verb.DRAIN and not is_underway(cause, name, facts):
         return wait("owned", f"{trouble} is open on {name}; a fault is seen to before an update")
@@ -103,7 +103,7 @@ def is_underway(cause: IncidentId, name: NodeName, facts: ClusterFacts) -> bool:
 def marked_by_rollouts(in_begun_waves: Collection[NodeName], records: Collection[ActionRecord]) -> frozenset[NodeName]:
     """Return the nodes that are last choice because they soak after an update: they are on no probation of repair.
 
-    Records are of a day, and a soak lasts longer: a node of a begun wave counts unless a repair marked it since.
+    Records are of a day, and a soak lasts longer: a node of a started wave counts unless a repair marked it since.
     """
     newest: dict[NodeName, ActionRecord] = {}
     for record in records:
@@ -115,7 +115,7 @@ def marked_by_rollouts(in_begun_waves: Collection[NodeName], records: Collection
 
 
 def _at_work_on(name: NodeName, facts: ClusterFacts, *, but: IncidentId) -> IncidentId | None:
-    """Return another cause that has a node: its drain stands there or was just begun, or it holds jobs of it."""
+    """Return another cause that has a node: its drain is there or was just started, or it holds jobs of it."""
     node = facts.nodes.get(name)
     owner = None if node is None else drain_owner(node, facts.records)
     if owner is not None and owner != but:
@@ -159,7 +159,7 @@ def _records_of(cause: IncidentId, name: NodeName, records: Collection[ActionRec
     return [each for each in records if each.action.node == name and each.action.incident == cause]
 
 
-# -- whose yes an act needs before it is begun --
+# -- whose approval an act needs before it is started --
 
 
 CLASS_OF: Mapping[Verb, ActionClass] = {
@@ -185,15 +185,15 @@ CLASS_OF: Mapping[Verb, ActionClass] = {
     Verb.RESUME: ActionClass.RETURN_NODE,
     Verb.PUT_BACK: ActionClass.RETURN_NODE,
 }
-"""Every verb but messages: people are told in every mode that acts. All that a rollout does is `UPDATE`."""
+"""Every verb but messages: people are notified in every mode that acts. All that a rollout does is `UPDATE`."""
 _LET_GO = frozenset({Verb.FENCE, Verb.EXCLUDE, Verb.RELEASE})
 _STRICTNESS = (Consent.AUTO, Consent.APPROVE, Consent.FORBID)
 
 
 def lacks_consent(case: Case) -> Refusal | None:
-    """Return why an act may not be begun on the word that it would be begun on; None if it may.
+    """Return why an act may not be started on the word that it would be started on; None if it may.
 
-    A person who acts by hand has said yes already: this binds the autopilot alone.
+    A person who acts by hand has approved already: this binds the autopilot alone.
     """
     if case.authority is Authority.PERSON or _finishes_what_was_begun(case):
         return None
@@ -207,16 +207,18 @@ def lacks_consent(case: Case) -> Refusal | None:
         case Consent.APPROVE:
             return wait("approval", f"{where}, and nobody has approved this plan yet")
         case Consent.FORBID if is_rollout(case.action.incident):
-            return wait("consent", f"{where}; no other node is begun")
+            return wait("consent", f"{where}; no other node is started")
         case Consent.FORBID:
             what = case.action.verb.value.replace("_", " ")
             return never("consent", f"{where}; {what} of {case.action.target} is left to you")
 
 
 def needs_yes(action: Action, policy: Policy, *, among: Sequence[Action] = ()) -> bool:
-    """Return whether an act is begun on somebody's yes only, as far as that shows without the state of the cluster.
+    """Return whether an act is started on somebody's approval only, as far as that shows without the state of the
+    cluster.
 
-    `among` are the acts of its plan: where they let the job go by the power switch, its hold needs the yes to that.
+    `among` are the acts of its plan: where they let the job go by the power switch, its hold needs the approval to
+    that.
     """
     kind = CLASS_OF.get(action.verb)
     if kind is None:
@@ -235,10 +237,10 @@ def _is_let_go_by_power(hold: Action, among: Sequence[Action]) -> bool:
 
 
 def _classes_needed(case: Case) -> tuple[ActionClass, ...]:
-    """Return the classes whose consent an act needs: its own, and that of what cannot be left out once it is begun.
+    """Return the classes whose consent an act needs: its own, and that of what cannot be left out once it is started.
 
-    Room is kept free for a move alone. A job of a silent node is let go only when the node's power is cut: who may not
-    cut it must not hold the job.
+    Room is kept free for a move alone. A job of a silent node is released only when the node's power is cut: who may
+    not cut it must not hold the job.
     """
     action = case.action
     if is_rollout(action.incident):
@@ -254,9 +256,9 @@ def _classes_needed(case: Case) -> tuple[ActionClass, ...]:
 
 
 def _finishes_what_was_begun(case: Case) -> bool:
-    """Return whether an act lets go of what this incident holds: a job, room, a node without power, a last choice.
+    """Return whether an act releases what this incident holds: a job, room, a node without power, a last choice.
 
-    A rollout brings every node that it has begun to a good end: half an update is worse than either.
+    A rollout brings every node that it has started to a good end: half an update is worse than either.
     """
     action, facts = case.action, case.facts
     if is_rollout(action.incident):

@@ -1,6 +1,6 @@
-"""The fresh state that an act is judged on, and what follows from it: whose drain it is, who is out, what was begun.
+"""The fresh state that an act is judged on, and what follows from it: whose drain it is, who is out, what was started.
 
-Facts only. Whether an act may be begun on them is `guardrails`' business.
+Facts only. Whether an act may be started on them is `guardrails`' business.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ so that an entry whose plan was superseded does not spend the budget for ever.""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blow:
-    """A known fault on one node that ends jobs: the scheduler may go on calling them running."""
+    """A known fault on one node that ends jobs: the scheduler may continue calling them running."""
 
     gpu_count: int | None
     """How many GPUs it took, and so how many jobs it may have ended at most; None: any number."""
@@ -48,7 +48,7 @@ class ClusterFacts:
     """How long an interruption takes here, as far as it was measured."""
     hazards: tuple[Hazard, ...] = ()
     stricken: Mapping[NodeName, tuple[Blow, ...]] = field(default_factory=dict)
-    """Nodes with known faults that end jobs: what is said to run there may do nothing any more."""
+    """Nodes with known faults that end jobs: what is reported to run there may do nothing any more."""
     owned: Mapping[NodeName, RolloutId] = field(default_factory=dict)
     """Nodes that a rollout has in hand, or is about to take."""
     in_trouble: Mapping[NodeName, IncidentId] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class ClusterFacts:
     without_power: frozenset[NodeName] = frozenset()
     """Silent nodes whose power switch reads off; asked only of nodes that marked jobs wait for."""
     in_begun_waves: frozenset[NodeName] = frozenset()
-    """Nodes of waves that open rollouts have begun: that such a node is last choice is most likely their doing."""
+    """Nodes of waves that open rollouts have started: that such a node is last choice is most likely their doing."""
     _standing: "list[_Standing]" = field(default_factory=list, repr=False, compare=False)
     """At most one; handed on by `replace`, so that a storm's many judgements on the same nodes compute it once."""
     _tally: "list[_Tally]" = field(default_factory=list, init=False, repr=False, compare=False)
@@ -73,7 +73,7 @@ class ClusterFacts:
 
     @property
     def unwitnessed_drains(self) -> Sequence[ActionRecord]:
-        """The drains that were begun and are not over."""
+        """The drains that were started and are not over."""
         return self._count().unwitnessed_drains
 
     def begun_by_repairs(self, verbs: Iterable[Verb], *, within: timedelta) -> Sequence[ActionRecord]:
@@ -162,7 +162,7 @@ class Case:
 
 
 Rule = Callable[[Case], Refusal | None]
-"""Returns why an act must not be begun, or None."""
+"""Returns why an act must not be started, or None."""
 
 
 def stricken_nodes(
@@ -238,7 +238,8 @@ def drain_owner(node: NodeStatus, records: tuple[ActionRecord, ...]) -> Incident
     if not node.is_drained or node.reason is None:
         return None
     for record in records:
-        # Declaring a node down, or having Slurm reboot it, rewrites the reason and dates it anew; the drain stays ours.
+        # Declaring a node down, or having Slurm reboot it, rewrites the reason and dates it again; the drain stays
+        # ours.
         if record.action.verb not in _DATE_A_DRAIN or record.action.node != node.node:
             continue
         if not node.reason.startswith(f"{DRAIN_MARK} {record.action.incident}:"):
@@ -254,7 +255,7 @@ def drain_owner(node: NodeStatus, records: tuple[ActionRecord, ...]) -> Incident
 
 
 def nodes_out_of_service(facts: ClusterFacts, topology: Topology) -> frozenset[NodeName]:
-    """Return the declared nodes that take no work, whoever did it, and those whose drain was just begun."""
+    """Return the declared nodes that take no work, no matter why, and those whose drain was just started."""
     out = set(facts.nodes_not_serving & topology.places.keys())
     for record in facts.unwitnessed_drains:
         if record.action.node is not None and facts.taken_at - record.begun_at <= _DRAIN_SHOWS_WITHIN:
@@ -269,7 +270,7 @@ def jobs_on(name: NodeName, facts: ClusterFacts) -> tuple[JobStatus, ...]:
 
 
 def held_and_not_released(incident: IncidentId, facts: ClusterFacts) -> tuple[ActionRecord, ...]:
-    """Return the holds that an incident has begun and not undone: jobs that it owes their release."""
+    """Return the holds that an incident has started and not undone: jobs that it owes their release."""
     ours = [record for record in facts.records if record.action.incident == incident]
     released = {
         record.action.attempt
@@ -287,7 +288,7 @@ def held_and_not_released(incident: IncidentId, facts: ClusterFacts) -> tuple[Ac
 
 
 def open_marks(records: Collection[ActionRecord]) -> tuple[ActionRecord, ...]:
-    """Return the marks that were begun and not taken off; whether their jobs are still held is not asked."""
+    """Return the marks that were started and not taken off; whether their jobs are still held is not asked."""
     lifted = {
         mark_of(record)
         for record in records
@@ -311,7 +312,7 @@ def mark_on(attempt: JobAttempt | None, records: Collection[ActionRecord]) -> Ac
 
 
 def being_moved(facts: ClusterFacts) -> frozenset[JobAttempt | None]:
-    """Return the attempts that a plan holds, and so lets go: a mark on one is not ours to take off any more."""
+    """Return the attempts that a plan holds, and so releases: a mark on one is not ours to take off any more."""
     incidents = {each.action.incident for each in facts.records if each.action.verb is Verb.HOLD}
     return frozenset(hold.action.attempt for each in incidents for hold in held_and_not_released(each, facts))
 
@@ -327,7 +328,7 @@ def power_cut_at(records: Collection[ActionRecord]) -> dict[NodeName, datetime]:
 
 
 def still_waits(hold: ActionRecord, facts: ClusterFacts) -> bool:
-    """Return whether a held job waits for its release; what was cancelled, or went on without us, does not."""
+    """Return whether a held job waits for its release; what was cancelled, or continued without us, does not."""
     attempt = hold.action.attempt
     job = None if attempt is None else facts.jobs.get(attempt.job)
     if attempt is None or job is None or has_moved_on(job, attempt):

@@ -1,4 +1,4 @@
-"""Whether an act may be begun: one judgement, used when planning and again just before each act.
+"""Whether an act may be started: one judgement, used when planning and again just before each act.
 
 A refusal is a value with a reason. Nothing here chooses an action. The rules of one target are `preconditions`, the
 counts and caps on nodes `budgets`, those on jobs `job_limits`; here is who may act at all, on what and when, and the
@@ -28,12 +28,12 @@ from ops_pipelines.remediate.guardrails.facts import (
 )
 from ops_pipelines.remediate.guardrails.preconditions import PRECONDITIONS
 
-# -- whether an act may be begun --
+# -- whether an act may be started --
 
 
 NEEDS_EYES = DESTRUCTIVE_VERBS - {Verb.DRAIN, Verb.CHECK}
-"""Verbs that are not begun while the metrics source is silent. A drain ends nothing and can be taken back; a check only
-reads."""
+"""Verbs that are not started while the metrics source is silent. A drain ends nothing and can be taken back; a check
+only reads."""
 _FACTS_LAST = timedelta(seconds=30)
 """# Assumption: a job may start on an idle node at any time; the older a reading, the likelier it is wrong."""
 
@@ -47,15 +47,15 @@ def judge(
     authority: Authority,
     origin: frozenset[NodeName] = frozenset(),
 ) -> Refusal | None:
-    """Return why `action` must not be begun on these facts, or None.
+    """Return why `action` must not be started on these facts, or None.
 
     `origin` are the nodes for whose sake a job is moved: a hold names the job alone.
 
-    A page passes always, and owners are told even while the autopilot is paused, but not in observe mode: there
+    A page passes always, and owners are notified even while the autopilot is paused, but not in observe mode: there
     nothing happens to their jobs. Everything else passes every rule of `GUARDRAILS`.
     """
     if action.verb is Verb.NOTIFY_OWNER and policy.mode is Mode.OBSERVE and authority is not Authority.PERSON:
-        return never("mode", "policy.yaml says mode: observe, so nobody's job is touched and no owner is told")
+        return never("mode", "policy.yaml says mode: observe, so nobody's job is touched and no owner is notified")
     if action.verb in MESSAGES:
         return None
     case = Case(action=action, facts=facts, policy=policy, topology=topology, authority=authority, origin=origin)
@@ -74,7 +74,7 @@ def are_stale(facts: ClusterFacts, now: datetime) -> Refusal | None:
     return wait(
         "stale_facts",
         f"the cluster was read {age.total_seconds():.0f} s ago; what is older than "
-        f"{_FACTS_LAST.total_seconds():.0f} s is read anew",
+        f"{_FACTS_LAST.total_seconds():.0f} s is read again",
     )
 
 
@@ -85,7 +85,7 @@ def _may_act(case: Case) -> Refusal | None:
         return wait("pause", "the autopilot is paused; `ops-pipelines resume-autopilot` lets it act again")
     if case.policy.mode is Mode.OBSERVE:
         said = "policy.yaml says mode: observe, so nothing is done"
-        # A node in hand of a rollout is not given up for it: it goes on when the mode allows.
+        # A node in hand of a rollout is not given up for it: it continues when the mode allows.
         return wait("mode", said) if is_rollout(case.action.incident) else never("mode", said)
     return lacks_consent(case)
 
@@ -137,13 +137,13 @@ def _fits_verb(case: Case) -> Refusal | None:
 
 
 def _is_not_frozen(case: Case) -> Refusal | None:
-    """Refuse to begin anything destructive in a freeze window; what was begun before is brought to a good end.
+    """Refuse to begin anything destructive in a freeze window; what was started before is brought to a good end.
 
-    Fencing, excluding, releasing, powering on and returning take nothing away and go on. So does what the fence of a
+    Fencing, excluding, releasing, powering on and returning take nothing away and continue. So does what the fence of a
     silent node needs once a job of it is held: its drain, the power switch, its being declared down, and the holds of
     the other jobs that are as dead as the first. Otherwise that job would stay held until the window ends. Tests run on
-    a node that is drained and repaired: without them what was begun before the window would come to no end. So would an
-    update: a rollout finishes the nodes that it has, and takes no other.
+    a node that is drained and repaired: without them what was started before the window would come to no end. So would
+    an update: a rollout finishes the nodes that it has, and takes no other.
     """
     if case.action.verb not in DESTRUCTIVE_VERBS - {Verb.CHECK}:
         return None
@@ -158,7 +158,7 @@ def _is_not_frozen(case: Case) -> Refusal | None:
 
 
 def frozen_by(policy: Policy, verb: Verb, *, at: datetime) -> FreezeWindow | None:
-    """Return the freeze window that keeps a destructive verb from being begun at this time; None if none does."""
+    """Return the freeze window that keeps a destructive verb from being started at this time; None if none does."""
     return next(
         (
             window
@@ -203,7 +203,7 @@ GUARDRAILS: tuple[Rule, ...] = (
 def is_moot(action: Action, facts: ClusterFacts) -> str | None:
     """Return why an action of a plan in progress has lost its object, None if it still has one.
 
-    A job that ended, or went on to another attempt without us, needs no hold and no fence; one that others hold is
+    A job that ended, or continued to another attempt without us, needs no hold and no fence; one that others hold is
     neither held once more nor released, for it is theirs. A silent node that
     answers again before its power was cut is fenced like any reachable node. One that was rebooted for the same
     incident, and answers, is cycled because that did not help: `judge` says whether it may be. A rollout restarts nodes
@@ -288,7 +288,7 @@ def read_rulebook(policy: Policy) -> tuple[RuleWords, ...]:
         ("freeze_window", "the time of the facts", windows or "none"),
         (
             "rung_exhausted",
-            "repairs begun on the node, for whatever cause",
+            "repairs started on the node, for whatever cause",
             f"{ladder.max_gpu_resets_count} resets, {ladder.max_reboots_count} reboots, "
             f"{ladder.max_power_cycles_count} power cycles, {ladder.max_reimages_count} re-images within "
             f"{_seconds(ladder.memory)}",
@@ -296,7 +296,7 @@ def read_rulebook(policy: Policy) -> tuple[RuleWords, ...]:
         ("cool_down", "the last repair of the same kind on the node", _seconds(ladder.cool_down)),
         (
             "drain_budget",
-            "declared nodes out of service, whoever took them out, and drains under way",
+            "declared nodes out of service, no matter who took them out, and drains under way",
             f"{budget.max_out_count} in all, {budget.max_out_per_rack_count} in a rack, "
             f"{budget.min_in_service_ratio:.0%} in service",
         ),

@@ -20,11 +20,11 @@ from ops_pipelines.core.policy import ActionClass, BlastCaps, Consent, DrainBudg
 USUAL_CLAIM = timedelta(hours=6)
 """Which failure a release promises to find on its first nodes, where it does not say: the default of its claims."""
 _JUDGED_AFTER = timedelta(hours=1)
-"""# Assumption: so long after the slowest failure would have begun, it has shown itself."""
+"""# Assumption: so long after the slowest failure would have started, it has shown itself."""
 
 
 def lint_rollouts(policy: Policy) -> Iterator[str]:
-    """Yield why rollouts must not be begun under this policy, one sentence a reason, opening with its key."""
+    """Yield why rollouts must not be started under this policy, one sentence a reason, opening with its key."""
     limits, budget = policy.rollouts, policy.drain_budget
     if limits.max_out_count > budget.max_out_count > 0 and limits.max_out_count != RolloutLimits().max_out_count:
         yield (
@@ -68,7 +68,7 @@ def caution_about_rollouts(policy: Policy) -> Iterator[str]:
     if 0 < budget <= most:
         yield (
             f"rollouts.max_out_count is {most} of the {budget} nodes that may be out (drain_budget.max_out_count): "
-            "while a rollout goes on, a broken node may find no place"
+            "while a rollout continues, a broken node may find no place"
         )
 
 
@@ -76,7 +76,7 @@ _LONGEST_FREEZE = timedelta(days=60)
 """# Assumption: who freezes for longer than a quarter's end means `mode: observe`."""
 _A_MONTH_HOURS = 31 * 24
 _MOST_TRIES_COUNT = 10
-"""# Assumption: what ten repairs of one kind within a day did not mend, the eleventh does not."""
+"""# Assumption: what ten repairs of one kind within a day did not repair, the eleventh does not."""
 _MOST_REQUEUES_COUNT = 24
 """# Assumption: a job that is moved more often than hourly does no work."""
 _SHORTEST_MEMORY = timedelta(hours=1)
@@ -102,13 +102,13 @@ def lint_policy(policy: Policy, topology: Topology) -> tuple[str, ...]:
 
 
 def _lint_consents(policy: Policy) -> Iterator[str]:
-    """Every repair opens with a drain; what stands behind an act that is never done is never done either."""
+    """Every repair opens with a drain; what is behind an act that is never done is never done either."""
     if not policy.consents:
         return
     if all(policy.consent_to(kind) is Consent.FORBID for kind in ActionClass):
         yield "consents forbid every class of acts, so nothing could ever be done; set mode: observe"
     elif policy.consent_to(ActionClass.ISOLATE) is Consent.FORBID:
-        # Quotas touch no node: whoever wants nothing else done may have it so.
+        # Quotas touch no node: who wants nothing else done may have it so.
         others = ", ".join(
             f"{kind.value}: {policy.consent_to(kind).value}"
             for kind in ActionClass
@@ -117,7 +117,7 @@ def _lint_consents(policy: Policy) -> Iterator[str]:
         if not others:
             return
         yield (
-            f"consents.isolate is forbid while others are not ({others}): a broken node would go on taking work, so "
+            f"consents.isolate is forbid while others are not ({others}): a broken node would continue taking work, so "
             "that no job is moved off it and no repair begins; allow isolate, or set mode: observe"
         )
 
@@ -136,7 +136,7 @@ def _most_out(policy: Policy, topology: Topology) -> int:
 def _lint_budget(policy: Policy, topology: Topology) -> Iterator[str]:
     budget, node_count = policy.drain_budget, len(topology.places)
     if budget.max_out_count == 0:
-        return  # Said in plain words: nothing is drained.
+        return  # Stated in plain words: nothing is drained.
     if _most_out(policy, topology) >= node_count > 0:
         yield (
             f"drain_budget.max_out_count is {budget.max_out_count} of {node_count} nodes and min_in_service_ratio is "
@@ -209,7 +209,7 @@ def _lint_caps(policy: Policy, topology: Topology) -> Iterator[str]:
 
 
 def _lint_freeze(policy: Policy) -> Iterator[str]:
-    """Windows that touch are one stretch; those in the past harm nobody, and keep the record of why."""
+    """Windows that touch are one interval; those in the past harm nobody, and keep the record of why."""
     begins_at, ends_at, names = None, None, list[str]()
     for window in sorted(policy.freeze_windows, key=lambda each: each.begins_at):
         if ends_at is not None and begins_at is not None and window.begins_at <= ends_at:
@@ -230,7 +230,7 @@ def _lint_times(policy: Policy) -> Iterator[str]:
     durations, ladder = policy.durations, policy.ladder
     if durations.soak == timedelta(0) and policy.mode is not Mode.APPROVE:
         yield (
-            "durations.soak_seconds is 0: a repaired node would go back into service unwatched; 300 is the default, "
+            "durations.soak_seconds is 0: a repaired node would return to service unwatched; 300 is the default, "
             "and a few seconds are enough for a drill"
         )
     for name in ("command_limit", "fence_limit", "reset_limit", "reboot_limit", "check_limit", "telemetry_stale_after"):
@@ -328,7 +328,7 @@ _UNIT_SLIPS = (1e3, 1e6, 1e9, 8.0, 8e3, 2.0**10, 2.0**20, 2.0**30)
 
 def lint_suites(suites: Sequence[Suite]) -> tuple[str, ...]:
     """Return what is wrong with the table of suites, one sentence each; empty: nothing."""
-    faults = [f"suite {name} stands there twice" for name in _twice(suite.name for suite in suites)]
+    faults = [f"suite {name} is there twice" for name in _twice(suite.name for suite in suites)]
     faults += [
         f"family {family} belongs to more than one suite"
         for family in _twice(family.value for suite in suites for family in suite.families)
@@ -366,7 +366,7 @@ def lint_gates(gates: Sequence[HealthGate]) -> tuple[str, ...]:
     for (test, measurement), told in sorted(units.items()):
         if len(told) > 1:
             faults.append(f"{test} {measurement}: it is given in {' and '.join(sorted(told))}; expected one unit")
-    faults += [f"{name}: it stands there twice" for name in _twice(_name(gate) for gate in gates)]
+    faults += [f"{name}: it is there twice" for name in _twice(_name(gate) for gate in gates)]
     return tuple(faults)
 
 

@@ -43,7 +43,7 @@ def _judge_ours(case: Case) -> Refusal | None:
 
 
 def _judge_put_last(case: Case) -> Refusal | None:
-    """Judge as any act on a node of ours; once it is back, what the scheduler forgot may be said again."""
+    """Judge as any act on a node of ours; once it is back, what the scheduler forgot may be set again."""
     action = case.action
     is_said_again = is_rollout(action.incident) or is_done(
         case.facts, verb=Verb.PUT_LAST, incident=action.incident, node=action.node
@@ -67,7 +67,7 @@ _END_WORK = frozenset({Verb.REBOOT, Verb.POWER_OFF, Verb.REIMAGE, Verb.INSTALL, 
 
 
 def _judge_unheard(case: Case) -> Refusal | None:
-    """Refuse where a node fell silent before anything was begun on it: its jobs, given up, may still run there."""
+    """Refuse where a node fell silent before anything was started on it: its jobs, given up, may still run there."""
     node, incident = case.node, case.action.incident
     if node.is_responding or any(
         is_begun(case.facts, verb=verb, incident=incident, node=node.node) for verb in _END_WORK
@@ -92,7 +92,7 @@ def _judge_idle_repair(case: Case) -> Refusal | None:
 
 
 def _judge_reimage(case: Case) -> Refusal | None:
-    """Installing anew loses the node's own state: never before a restart of either kind was tried for this."""
+    """Installing again loses the node's own state: never before a restart of either kind was tried for this."""
     refusal = _judge_idle_repair(case)
     if refusal is not None:
         return refusal
@@ -157,10 +157,10 @@ def _judge_declare_down(case: Case) -> Refusal | None:
 def _judge_hold(case: Case) -> Refusal | None:
     job = case.job
     if not job.is_requeueable:
-        return never("requeueable", f"job {job.job} must not be requeued; its owner is told instead")
+        return never("requeueable", f"job {job.job} must not be requeued; its owner is notified instead")
     if job.checkpointing is Checkpointing.NO and not has_died_with_its_node(case):
         return never(
-            "requeueable", f"job {job.job} keeps no checkpoint, so all its work would be lost; its owner is told"
+            "requeueable", f"job {job.job} keeps no checkpoint, so all its work would be lost; its owner is notified"
         )
     return _judge_attempt(case)
 
