@@ -156,12 +156,12 @@ _YEARS, _FIRST_YEAR, _LAST_YEAR = 20, 1970, 9000
 def document_of(report: CapacityReport) -> dict[str, object]:
     """Return the report as what JSON has; raises ValueError where a number is not finite."""
     told = _told(report, CapacityReport, "report")
-    assert isinstance(told, dict)  # a dataclass is told as a dict, always
+    assert isinstance(told, dict)  # a dataclass is reported as a dict, always
     return {_VERSION: DOCUMENT_VERSION, **told}
 
 
 def report_of(document: Mapping[str, object]) -> CapacityReport:
-    """Return the report that was kept. Raises ValueError: it says where something else stands than is expected."""
+    """Return the report that was kept. Raises ValueError: it says where something else is than is expected."""
     version = document.get(_VERSION)
     if type(version) is not int or version != DOCUMENT_VERSION:
         raise ValueError(
@@ -228,7 +228,7 @@ def report_in(content: bytes) -> CapacityReport:
 
 
 def round_number(number: float) -> float:
-    """Return a number as it is told: nine significant digits, and no negative zero."""
+    """Return a number as it is reported: nine significant digits, and no negative zero."""
     return float(f"{number:.{_DIGITS}g}") + 0.0
 
 
@@ -333,7 +333,7 @@ def _hints(kind: type) -> dict[str, object]:
 
 
 def _plain(kind: object) -> object:
-    """Return what stands behind a name of its own for a type, as int behind Cents."""
+    """Return what is behind a name of its own for a type, as int behind Cents."""
     while (behind := getattr(kind, "__supertype__", None)) is not None:
         kind = behind
     return kind

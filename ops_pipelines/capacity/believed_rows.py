@@ -62,7 +62,7 @@ class BelievedRows:
     """Of each row: `NUMBERS`; NaN where null."""
     faults: tuple[Fault, ...]
     other_zones: Mapping[str, tuple[date, date]]
-    """Zones other than that of now, each with the first and the last day that was told in it."""
+    """Zones other than that of now, each with the first and the last day that was reported in it."""
 
 
 def believe_rows(rows: pa.Table, *, until: date, zone: ZoneInfo) -> BelievedRows:
@@ -217,7 +217,7 @@ def _settle_repeated(
     columns: Mapping[str, Floats],
     faults: list[Fault],
 ) -> Flags:
-    """Return which rows stay where a day of a series is told more than once; says of each other why it does not."""
+    """Return which rows stay where a day of a series has several; notes of each other why it does not."""
     stays = np.ones(len(series), dtype=bool)
     rows = np.flatnonzero(is_kept)
     order = rows[np.lexsort((rows, days.ordinal[rows], series[rows]))]
@@ -246,7 +246,7 @@ def _settle_repeated(
     return stays & ~differs & ~again & ~elsewhere
 
 
-# -- what stands beside the days of a series --
+# -- what is kept beside the days of a series --
 
 
 RECENT_DAYS = 91
@@ -311,9 +311,9 @@ def _note_censored(said: list[str], hours: Floats) -> None:
 
 
 def _idle_ratio(recent: Mapping[str, Floats]) -> float | None:
-    """Return the share of held GPUs on which nothing ran; None where nobody told.
+    """Return the share of held GPUs on which nothing ran; None where nobody reported.
 
-    Rows without what ran: what was wanted less what waited, with all idle ones that may have been taken off.
+    Rows without what ran: what was requested less what waited, with all idle ones that may have been taken off.
     """
     idle = recent["idle_mean"]
     guessed = recent["mean"] - recent["waiting_mean"] + idle

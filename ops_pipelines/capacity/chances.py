@@ -64,7 +64,7 @@ def make_fewer(points: Sequence[Point], *, most: int = KEPT_POINTS) -> tuple[Poi
     low, high = points[bottom][0], points[max(top, bottom)][0]
     inner = most - 2
     step = (high - low) / inner
-    # Edges are told once, so that a point never falls on both sides of one by rounding.
+    # Edges are reported once, so that a point never falls on both sides of one by rounding.
     edges = [low, *(low + step * number for number in range(1, inner)), high]
     cells: dict[int, list[Point]] = {}
     for amount, weight in points:
@@ -149,7 +149,7 @@ class Tail:
     def share_of_sum_at_most(self, added: Sequence[tuple[float, float]]) -> Callable[[float], float]:
         """Return `share_at_most` of the peak and an independent amount, given as amounts and their probabilities."""
         knots = self._knots
-        # Within each stretch the share is a straight line: told once, because it is asked for very often.
+        # Within each interval the share is a straight line: reported once, because it is asked for very often.
         starts = [(0.0, knots[0], 0.0)]
         for (low, high), (below, above) in zip(pairwise(knots), pairwise(LEVELS), strict=True):
             starts.append((below, low, (above - below) / (high - low) if high > low else 0.0))
@@ -249,7 +249,7 @@ class DayProfile:
 
 
 def short_hours(tail: Tail, points: Sequence[SupplyPoint], profile: DayProfile, *, demand_ratio: float = 1.0) -> float:
-    """Return the GPU-hours of one week that are wanted and not there, in the mean."""
+    """Return the GPU-hours of one week that are requested and not there, in the mean."""
     return math.fsum(
         hours * mean_short(tail, points, demand_ratio=ratio * demand_ratio) for hours, ratio in profile.parts
     )
@@ -380,7 +380,7 @@ def _week(
     arrived = [each for each in coming.get(gpu_type, ()) if each.on <= day]
     last_day = day + timedelta(days=6)
     gone = sum(each.gpus for each in going.get(gpu_type, ()) if each.on <= last_day)
-    # Told as what is missing of all arrivals, so that the rounding of many of them leaves less and never more.
+    # Reported as what is missing of all arrivals, so that the rounding of many of them leaves less and never more.
     all_come = now + sum(each.gpus for each in arrived)
     missing = make_fewer(
         sum_of_chances((each.gpus, 1 - each.probability) for each in arrived if each.probability < 1),
@@ -415,7 +415,7 @@ def _shares(gpu_type: GpuType, inputs: SupplyInputs, notes: list[str]) -> tuple[
     if len(ranked) <= SHARE_POINTS:
         return tuple(ranked)
     edges = [len(ranked) * number // SHARE_POINTS for number in range(SHARE_POINTS + 1)]
-    # The lowest of each group: what is usable is never told too large.
+    # The lowest of each group: what is usable is never reported too large.
     return tuple(ranked[edge] for edge in edges[:-1])
 
 

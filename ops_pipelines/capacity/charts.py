@@ -26,7 +26,7 @@ _BAND_WORDS = ("98 % within", "90 %", "80 %", "50 %")
 _TOLD_WEEKS = (1, 13, 26, 52)
 _WIDE, _NARROW = 720, 336
 _DWARFED = 3.0
-"""A limit so many times above all that is foreseen is told, and not drawn."""
+"""A limit so many times above all that is expected is reported, and not drawn."""
 
 
 def type_sections(report: CapacityReport) -> tuple[tuple[doc.Block, ...], ...]:

@@ -330,7 +330,7 @@ def _rollouts(desk: TeamsDesk, *, begins_at: datetime, weeks: int) -> Mapping[Gp
     return found
 
 
-# -- what will be wanted and what will be usable, week by week --
+# -- what will be requested and what will be usable, week by week --
 
 
 __all__ = ["NoHistory", "forecast_from", "forecast_quarter"]
@@ -448,7 +448,7 @@ def plan_from(desk: TeamsDesk, forecast: CapacityForecast, past: Past) -> Capaci
 
 
 def _room(settings: CapacitySettings, forecast: CapacityForecast) -> Mapping[str, Places]:
-    """Return what fits of each SKU; of what nobody stated any room, nothing is said."""
+    """Return what fits of each SKU; of what nobody stated any room, nothing is reported."""
     drawn = drawn_watts(forecast.outlooks, weeks=forecast.vouched_weeks or len(forecast.supply))
     rooms = (
         find_room(sku, racks=settings.racks, drawn=drawn, room_limit_watts=settings.room_limit_watts)

@@ -19,10 +19,10 @@ from ops_pipelines.teams.projects import PlannedProject
 
 
 class Resource(Enum):
-    """What a series is of. Its unit is the base unit; what stands behind `name` of a series is said at each."""
+    """What a series is of. Its unit is the base unit; what is behind `name` of a series is reported at each."""
 
     GPUS = "gpus"
-    """Wanted: running and pending. Name: the team; empty: all teams together."""
+    """Requested: running and pending. Name: the team; empty: all teams together."""
     GPUS_OUT = "gpus_out"
     """Installed and not in service, as the mean of a day. Name: `broken`, `maintenance`; empty: both."""
     GPUS_STRANDED = "gpus_stranded"
@@ -84,7 +84,7 @@ def quarter_before(quarter: str) -> str:
 
 
 LEVELS = (0.01, 0.025, *(round(0.05 * number, 2) for number in range(1, 20)), 0.975, 0.99)
-"""The levels at which peaks of weeks are told."""
+"""The levels at which peaks of weeks are given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class SeriesOutlook:
     treatment: str
     """Value of `capacity.forecast.windows.Treatment`: ordinary, new, short, near_idle, zero, no_days."""
     weeks: tuple[WeekPeak, ...]
-    """Nothing where nothing can be said; `notes` say why."""
+    """Nothing where nothing can be stated; `notes` say why."""
     notes: tuple[str, ...] = ()
     """What was done to its days, in words."""
 
@@ -167,7 +167,7 @@ def percent(ratio: float) -> str:
 
 
 def chance_of_short(probability: float) -> str:
-    """Return how likely a week is short; beyond the outermost levels of a peak nothing is told apart."""
+    """Return how likely a week is short; beyond the outermost levels of a peak no difference is shown."""
     if probability < LEVELS[0]:
         return f"at most {percent(LEVELS[0])}"
     if probability > LEVELS[-1]:
@@ -178,7 +178,7 @@ def chance_of_short(probability: float) -> str:
 def against(ratio: float, limit: float) -> str:
     """Return a probability and the limit it is held against, such as `with 10.3 %, limit 10 %`.
 
-    The limit is told as people wrote it.
+    The limit is reported as people wrote it.
     """
     is_near = abs(ratio - limit) < _NEAR or not _NEAR <= limit <= 1 - _NEAR
     told = f"{100 * ratio:.4g} %" if is_near else percent(ratio)
@@ -187,7 +187,7 @@ def against(ratio: float, limit: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityForecast:
-    """What will be wanted and what will be usable, week by week: the asset `capacity_forecast`."""
+    """What will be requested and what will be usable, week by week: the asset `capacity_forecast`."""
 
     cluster: str
     quarter: str
@@ -348,12 +348,12 @@ class CapacityPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundHeld:
-    """How one past bound did: said in an earlier forecast of a week that is over."""
+    """How one past bound did: stated in an earlier forecast of a week that is over."""
 
     key: SeriesKey
     first_day: date
     lead_weeks: int
-    """How many weeks ahead it was said; 1 is the next."""
+    """How many weeks ahead it was reported; 1 is the next."""
     median: float
     bound_90: float
     peak: float

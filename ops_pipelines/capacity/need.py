@@ -313,7 +313,7 @@ def _more(week: TypeWeek, installed: float, rented: float) -> Sequence[SupplyPoi
 
 
 def _buy(gpu_type: GpuType, weeks: Sequence[TypeWeek], need: Need, sku: Sku, means: Means) -> Alternative:
-    # Without a lead time nobody knows when: what it does is told as if it served from the first short week on.
+    # Without a lead time nobody knows when: what it does is computed as if it served from the first short week on.
     since = need.in_service_on or need.short_from
     gpus = need.nodes * sku.gpus_per_node
     worst, hours = _outcome(weeks, means.profile, _Change(since=since, installed=gpus))

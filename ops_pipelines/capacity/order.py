@@ -1,7 +1,7 @@
 """The rows of the order table: GPUs, and storage, power, cooling and links that run full; what can be put up.
 
 What is drawn is the peak that is not exceeded with 95 %, from outlooks where there are any. What nobody stated limits
-nothing, and that is said.
+nothing, and that is reported.
 
 The date is the first short day less the days from order to service. Further resources (storage, power, cooling, links)
 are `expansion`'s, by the same rules.
@@ -51,9 +51,9 @@ class Room:
     by_rack: Mapping[str, int]
     """Before the room's own limit is held against their sum."""
     doubts: tuple[str, ...]
-    """What was not stated or measured, and what stands in its place."""
+    """What was not stated or measured, and what is in its place."""
     nodes_in_room: int | None = None
-    """What the room's power alone lets in, wherever they stand; None: not stated or not known."""
+    """What the room's power alone lets in, wherever they are; None: not stated or not known."""
 
 
 def drawn_watts(outlooks: Sequence[SeriesOutlook], *, weeks: int) -> dict[str, float]:
@@ -152,7 +152,7 @@ class Places:
     nodes_in_room: int | None = None
     """What the room's power alone lets in: new places and racks do not help beyond it. None: not known."""
     doubts: tuple[str, ...] = ()
-    """What was not stated or measured of the room, and what stands in its place."""
+    """What was not stated or measured of the room, and what is in its place."""
 
 
 def order_line(
@@ -294,7 +294,7 @@ def _room_words(need: Need, sku: Sku, places: Places | None) -> list[str]:
     )
     words = [f"fits {max(0, places.nodes)} of {need.nodes} nodes; the rest needs {places.bound_by} by {needed_on}"]
     in_room = places.nodes_in_room
-    # Where the room binds first, the sentence before has said so.
+    # Where the room binds first, the sentence before has stated so.
     if in_room is not None and in_room < need.nodes and places.bound_by != Bound.ROOM_WATTS.value:
         words.append(f"the room's power feeds no more than {in_room} of them, wherever they stand")
     return [*words, *places.doubts]
@@ -313,7 +313,7 @@ _SAID = {
 
 
 def expansion_of(key: SeriesKey, expansions: Sequence[StoreExpansion]) -> StoreExpansion | None:
-    """Return how a series is enlarged; None: nobody said. The first that names it, as stated."""
+    """Return how a series is enlarged; None: nobody stated. The first that names it, as stated."""
     return next((each for each in expansions if each.resource == key.resource and key.name in each.names), None)
 
 

@@ -53,7 +53,7 @@ class DaySummed:
     shown: tuple[Mapping[str, object], ...]
     """The rows, for people."""
     missing: tuple[Resource, ...]
-    """Of which nothing is told."""
+    """Of which nothing is reported."""
     notes: tuple[str, ...]
     is_over: bool = True
 
@@ -191,7 +191,7 @@ def _noted_hours(book: "DayBook", desk: TeamsDesk) -> list[int]:
 
 
 def _part(since: datetime, until: datetime) -> BilledPart:
-    """Return the stretch as the side of costs asks for it; the month's name means nothing there."""
+    """Return the interval as the side of costs asks for it; the month's name means nothing there."""
     month = CostMonth(year=since.year, month=since.month, begins_at=since, ends_at=until)
     return BilledPart(month=month, since=since, until=until)
 
@@ -294,7 +294,7 @@ class Past:
     history: "PeakHistory"
     """Treated: what forecasts are made from."""
     recorded: "RecordedDays"
-    """As it was told."""
+    """As it was reported."""
     completeness: Completeness
 
 
@@ -383,7 +383,7 @@ def _completeness(known: frozenset[date], *, as_of: date) -> Completeness:
 _LOOK_BACK = timedelta(days=365)
 _YEAR_SECONDS = 365.25 * 86_400
 _UNSAID_BEFORE = 1990
-"""A node whose rack states no day stands since 1970 in the register: of its age nobody knows anything."""
+"""A node whose rack states no day is in the register since 1970: of its age nobody knows anything."""
 Spans = Mapping[NodeName, Sequence[tuple[datetime, datetime]]]
 
 

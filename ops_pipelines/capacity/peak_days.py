@@ -100,7 +100,7 @@ def read_mounts(mounts: pa.Table, *, known: Iterable[Filled] = ()) -> Mapping[st
 
 
 def _newest(rows: pa.Table, columns: tuple[str, ...], *, prefix: str) -> pd.DataFrame:
-    """Return node, device, size, room and use of the newest row of each that tells both and could be true."""
+    """Return node, device, size, room and use of the newest row of each that reports both and could be true."""
     size, available = columns[-2:]
     frame = _frame(rows, columns).rename(columns={size: "size", available: "room"})
     is_told = frame["device"].str.startswith(prefix) & (frame["size"] > 0) & frame["room"].between(0, frame["size"])
@@ -166,11 +166,11 @@ class Power:
     racks: Mapping[str, float]
     limits: Mapping[str, float]
     summed: tuple[str, ...]
-    """Racks that no meter tells, and that are sums of all their nodes."""
+    """Racks that no meter reports, and that are sums of all their nodes."""
     room: Mapping[str, float]
     """By site; by `` where there is one."""
     is_room_summed: bool = False
-    """No meter tells what the room draws: it is the sum of all declared racks."""
+    """No meter reports what the room draws: it is the sum of all declared racks."""
 
 
 def read_power(facility: pa.Table, *, topology: Topology) -> Power:
@@ -265,7 +265,7 @@ class DayBook:
             self._series[SeriesKey(resource=resource.value, gpu_type=gpu_type, name=name)].hours[hour] = value
 
     def limit(self, resource: Resource, limits: Mapping[str, float], *, gpu_type: GpuType = NO_TYPE) -> None:
-        """Keep what held series by these names; of several that are told in a day the last holds."""
+        """Keep what held series by these names; of several that are reported in a day the last holds."""
         for name, limit in limits.items():
             self._series[SeriesKey(resource=resource.value, gpu_type=gpu_type, name=name)].limit = limit
 
@@ -324,7 +324,7 @@ def _words(key: SeriesKey) -> str:
     return " ".join(each for each in (key.gpu_type, key.name) if each) or "the whole"
 
 
-# -- hours of `gpu_demand` -> what teams wanted in a local day, by type of GPU --
+# -- hours of `gpu_demand` -> what teams requested in a local day, by type of GPU --
 
 
 COLUMNS = (*("team", "gpu_type", "time", "gpus_running_avg", "gpus_pending_avg", "gpus_demand_avg", "gpus_wasted_avg"),)
@@ -450,7 +450,7 @@ def put_stranded(
 
 
 def _hours(book: DayBook, *, since: datetime, until: datetime) -> Iterable[tuple[int, float]]:
-    """Yield the hours that a stretch is in, each with its seconds of it."""
+    """Yield the hours that an interval is in, each with its seconds of it."""
     while since < until:
         place = (since - book.start) // HOUR
         edge = min(until, book.start + (place + 1) * HOUR)

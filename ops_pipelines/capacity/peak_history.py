@@ -26,7 +26,7 @@ from ops_pipelines.capacity.model import LEVELS, Resource, SeriesKey, SeriesOutl
 from ops_pipelines.capacity.read_series import Asked, read_series
 from ops_pipelines.core.proposal import GpuType
 
-# -- rows of `daily_peaks` -> what is told of days as they were --
+# -- rows of `daily_peaks` -> what is reported of days as they were --
 
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ _HOURS = 24.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeekShape:
-    """How all teams together wanted one type of GPU in the last 13 weeks."""
+    """How all teams together requested one type of GPU in the last 13 weeks."""
 
     profile: DayProfile | None
     """None: no whole week is known."""
     waited_ratio: float | None
-    """Of what was wanted, so much waited, in the mean. None: not known."""
+    """Of what was requested, so much waited, in the mean. None: not known."""
 
 
 class RecordedDays:
@@ -55,7 +55,7 @@ class RecordedDays:
         self._rows: BelievedRows = believe_rows(rows, until=until, zone=zone)
 
     def known_days(self) -> frozenset[date]:
-        """Return the days of which anything is known that teams wanted."""
+        """Return the days of which anything is known that teams requested."""
         places = [place for place, key in enumerate(self._rows.keys) if key.resource == Resource.GPUS.value]
         days = np.unique(self._rows.day[np.isin(self._rows.series, places)])
         return frozenset(date.fromordinal(each) for each in days.tolist())
@@ -233,7 +233,7 @@ def read_history(
 def _of_all(
     believed: BelievedRows, refused: Mapping[SeriesKey, Sequence[str]], *, asked: Asked, zone: ZoneInfo
 ) -> Iterator[str]:
-    """Yield what is to be said of no series that is forecast: zones, days of which nobody knows anything, refusals."""
+    """Yield notes on no series that is forecast: zones, days of which nothing is known, refusals."""
     for name, (first, last) in believed.other_zones.items():
         yield f"days from {first} to {last} were told in {name}, not in {zone.key}; they are joined by their local date"
     if len(believed.day):
@@ -268,7 +268,7 @@ def outlooks_of(history: PeakHistory, *, weeks: int, first_day: date) -> Outlook
     """Return the outlooks by key, how many weeks ahead that of GPUs is measured, and notes.
 
     Weeks begin with `first_day`, which is the day after the last that is known; a resource whose days end earlier is
-    told of in a note, and nothing is foretold of it. Without GPUs no week is vouched for.
+    said in a note, and nothing is forecast of it. Without GPUs no week is vouched for.
     """
     found: list[SeriesOutlook] = []
     notes: list[str] = []
@@ -354,7 +354,7 @@ def _outlooks(history: ResourceHistory, told: WeekForecast, *, scale: Floats) ->
 
 
 def _weeks(peaks: Floats, told: WeekForecast) -> tuple[WeekPeak, ...]:
-    # Two levels may differ by a rounding alone: what is told never falls.
+    # Two levels may differ by a rounding alone: what is reported never falls.
     rising = np.maximum.accumulate(peaks, axis=0)
     return tuple(
         WeekPeak(

@@ -37,9 +37,9 @@ from ops_pipelines.teams.projects import CapacityPolicy, CapacitySettings, Sku
 
 
 ENOUGH_NODE_YEARS = 1.0
-"""Assumption: over less than this a rate of failures would be told from luck."""
+"""Assumption: over less than this a rate of failures could not be separated from luck."""
 SURE_RATIO = 0.01
-"""A batch is said to fail more often if chance alone gives so much or more failures with less than this."""
+"""A batch is reported to fail more often if chance alone gives so much or more failures with less than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +227,7 @@ def _keeping(
 ) -> tuple[float | None, float]:
     """Return cents for an hour's work of one of its GPUs, and how many of them are paid even if it goes.
 
-    None: something is not known, and that is said.
+    None: something is not known, and that is reported.
     """
     if asset is None:
         words.append(f"what {batch.asset or 'it'} cost is not stated under `prices`, so keeping it has no price")
@@ -313,7 +313,7 @@ _NOT_GPUS = (Resource.STORAGE_BYTES, Resource.NETWORK_RATIO, Resource.RACK_WATTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInputs:
-    """What a plan needs beside the forecast. What is not named was not measured, or nobody said."""
+    """What a plan needs beside the forecast. What is not named was not measured, or nobody stated."""
 
     settings: CapacitySettings = field(default_factory=CapacitySettings)
     policy: CapacityPolicy = field(default_factory=CapacityPolicy)

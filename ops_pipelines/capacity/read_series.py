@@ -33,7 +33,7 @@ _LEVELS = frozenset({Resource.STORAGE_BYTES, Resource.GPUS_OUT, Resource.GPUS_ST
 
 
 class SumsAlone(ValueError):
-    """All teams together are told, and no team: says what to do."""
+    """All teams together are reported, and no team: says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class _Reading:
     def _sums(
         self, keys: Sequence[SeriesKey], filled: Floats, *, is_sum: Flags, first: int, days: Sequence[date]
     ) -> tuple[tuple[SeriesKey, ...], tuple[tuple[int, ...], ...], Floats | None]:
-        """Return the sums of GPUs by type, as recorded; days without are told by their members, and that is said."""
+        """Return the sums of GPUs by type, as recorded; days without are taken from their members, with a note."""
         if self._resource is not Resource.GPUS:
             return (), (), None
         types: dict[GpuType, list[int]] = {}
@@ -199,7 +199,7 @@ class _Reading:
         for place, day in enumerate(days):
             if day not in self._asked.holidays or place < _WEEK:
                 continue
-            # A holiday never hides a peak: whoever stood at the limit on it needs the room on other days, too.
+            # A holiday never hides a peak: anyone who stood at the limit on it needs the room on other days, too.
             is_lower = found[place] < found[place - _WEEK]
             for column in np.flatnonzero(is_lower).tolist():
                 replaced[keys[column]].append(day)
@@ -220,7 +220,7 @@ class _Reading:
                     f"begins where {old.name} ends, and is of its size: if it is the same team, its demand continues"
                 )
 
-    # -- what stands beside the days --
+    # -- what is beside the days --
 
     def _caps(self, own: Sequence[int]) -> Floats:
         """Return what holds each team by its newest row; other resources have room to be bought, and no cap."""

@@ -1,6 +1,6 @@
 """Capacity as documents and as JSON: the peaks ahead, what to order by when, the whole report of a quarter.
 
-A director reads the headline, the tiles and the orders; who audits it goes on to charts, tables and assumptions. The
+A director reads the headline, the tiles and the orders; who audits it continues to charts, tables and assumptions. The
 same page is kept as a file and printed: it needs no script, and nothing is folded away. The keys of the JSON of a
 forecast and of a plan are a contract with the scripts of operators; a whole report has its own form, `document`.
 """
@@ -45,7 +45,7 @@ _RESOURCES_DRAWN = 12
 _JUDGED_DRAWN = 3
 _LINES = 60
 _TEXT = 600
-"""Of a sentence: what decides stands last in most."""
+"""Of a sentence: what decides is last in most."""
 _LISTED_WEEKS = (1, 2, 3, 4, 6, 8, 10, 13, 17, 21, 26, 30, 34, 39, 43, 47, 52, 65, 78, 91, 104)
 """Of a forecast: near ones closely. JSON has all."""
 
@@ -292,7 +292,7 @@ def forecast_document(forecast: CapacityForecast, *, shortage_probability_max: f
 
 
 def short_words(probability: float | None, *, limit: float) -> str:
-    """Return how likely a week is short; a peak is told between its outermost levels, not beyond them."""
+    """Return how likely a week is short; a peak is reported between its outermost levels, not beyond them."""
     if probability is None:
         return "?"
     told = f"{probability:.0%}"
@@ -308,7 +308,7 @@ def _week_rows(forecast: CapacityForecast, *, limit: float, has_types: bool) -> 
     rows: list[tuple[doc.Cell, ...]] = []
     for outlook in forecast.with_projects:
         for number, week in enumerate(outlook.weeks, start=1):
-            # The last one stands there too: it says where all ends.
+            # The last one is there too: it says where all ends.
             if number not in _LISTED_WEEKS and number != len(outlook.weeks):
                 continue
             there = supply.get((outlook.key.gpu_type, week.first_day))

@@ -132,7 +132,7 @@ def look_back(
 
 
 def judge_bounds(before: CapacityForecast, past: Past) -> tuple[BoundHeld, ...]:
-    """Return what an earlier forecast said of each week that is over and known on all its days, and what came.
+    """Return what an earlier forecast stated of each week that is over and known on all its days, and what came.
 
     Of all teams' GPUs the fan is judged, with projects: that is what was planned by.
     """
@@ -298,7 +298,7 @@ def _orders(forecast: CapacityForecast, plan: CapacityPlan) -> str:
 
 
 def _unjudged(forecast: CapacityForecast, plan: CapacityPlan) -> str:
-    """Return which types of GPU are wanted or installed and have no week that was judged; empty: none."""
+    """Return which types of GPU are requested or installed and have no week that was judged; empty: none."""
     judged = {each.gpu_type for each in plan.short_weeks}
     wanted = {each.key.gpu_type for each in forecast.outlooks if each.key.kind is Resource.GPUS}
     missing = sorted({*wanted, *(each.gpu_type for each in forecast.supply)} - judged)
@@ -403,7 +403,7 @@ def _report(desk: TeamsDesk, past: Past, *, forecast: CapacityForecast, plan: Ca
 
 
 def _history(past: Past) -> tuple[tuple[SeriesKey, tuple[tuple[date, float], ...]], ...]:
-    """Return weekly peaks as they were, so that the weeks of the forecast go on from them."""
+    """Return weekly peaks as they were, so that the weeks of the forecast continue from them."""
     peaks = past.recorded.weekly_peaks(anchor=past.as_of, resources=FORECAST, least_days=1)
     return tuple((key, weeks[-SHOWN_WEEKS:]) for key, weeks in sorted(peaks.items()))
 

@@ -73,7 +73,7 @@ def sentence(text: str, *, at_most: int) -> str:
 
 
 def type_name(gpu_type: GpuType) -> str:
-    """Return what a type is called; where the cluster tells none apart, all of them are just GPUs."""
+    """Return what a type is called; where the cluster separates none, all of them are just GPUs."""
     return clipped(gpu_type, at_most=NAME_AT_MOST) or "GPUs"
 
 
@@ -110,7 +110,7 @@ def usable_at(week: SupplyWeek, level: float) -> float:
 ROWS = 40
 """Of each table; the JSON has the others."""
 _TEXT = 600
-"""Of a sentence: what decides stands last in most."""
+"""Of a sentence: what decides is last in most."""
 _TOLD_WEEKS = (1, 13, 26, 52)
 _MORE = "the report as JSON has all"
 
@@ -224,7 +224,7 @@ def project_table(forecast: CapacityForecast) -> doc.Table:
 
 
 def treatment_table(forecast: CapacityForecast) -> doc.Table:
-    """Return the series of which something was done to the days, or is to be said; the others are counted."""
+    """Return the series of which something was done to the days, or is to be reported; the others are counted."""
     told = [each for each in forecast.outlooks if each.notes or each.treatment != "ordinary"]
     return table_of(
         (("Series", Kind.NAME), ("Treated as", Kind.TEXT), ("What was done", Kind.WORDS)),

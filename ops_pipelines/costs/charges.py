@@ -44,7 +44,7 @@ class OwnerReader:
         teams: dict[str, set[TeamName]] = {}
         for each in projects:
             teams.setdefault(each.name, set()).add(each.team)
-        # A name that two teams use tells nothing.
+        # A name that two teams use reports nothing.
         self._project_of = {name: Owner(team=min(of), project=name) for name, of in teams.items() if len(of) == 1}
 
     def __call__(self, row: Mapping[str, object]) -> Owner:

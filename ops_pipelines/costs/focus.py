@@ -31,7 +31,7 @@ FOCUS_VERSION = "1.4"
 FocusValue = str | datetime | Decimal | None
 _HOUR_SECONDS = 3_600
 _QUANTUM = 1_000_000
-"""Quantities are told to the sixth decimal; money is told exactly."""
+"""Quantities are reported to the sixth decimal; money is reported exactly."""
 _CATEGORY = {
     Service.GPU: "Compute",
     Service.ENERGY: "Other",
@@ -173,7 +173,7 @@ def _quantity(amount: Amount, size: int) -> Decimal:
 
 
 def total_cents(rows: tuple[Mapping[str, FocusValue], ...]) -> Cents:
-    """Return the sum of BilledCost, for whoever compares it with the cost of the assets."""
+    """Return the sum of BilledCost, for who compares it with the cost of the assets."""
     return Cents(int(sum((Decimal(str(row["BilledCost"])) for row in rows), Decimal(0)).scaleb(2)))
 
 
@@ -322,7 +322,7 @@ def _text(value: FocusValue) -> str:
     return f"'{value}" if value.startswith(_FORMULA) else value
 
 
-# -- a statement as files for whoever bills --
+# -- a statement as files for who bills --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,6 +361,6 @@ def _rows(statement: Statement, desk: TeamsDesk) -> tuple[dict[str, FocusValue],
 
 
 def billed_cents(written: bytes) -> int:
-    """Return the sum of BilledCost of a file that was written, for whoever compares it with the cost of the assets."""
+    """Return the sum of BilledCost of a file that was written, for who compares it with the cost of the assets."""
     rows = csv.DictReader(io.StringIO(written.decode("utf-8"), newline=""))
     return int(sum((Decimal(row["BilledCost"]) for row in rows), Decimal(0)).scaleb(2))

@@ -68,7 +68,7 @@ def find_attempt_faults(ledger: "UsageLedger", allocations: "pa.Table") -> Attem
     claimed = _claimed(ledger, allocations)
     for name in sorted({*claimed, *counted}):
         claim = claimed.get(name, _Claimed())
-        # Fractions of a second are cut off at both ends of a stretch.
+        # Fractions of a second are cut off at both ends of an interval.
         slack = claim.hours * (_WHOLE_GPU_SECONDS + 2 * claim.gpus)
         has = counted.get(name, 0)
         if has > claim.gpu_seconds + slack:
@@ -183,7 +183,7 @@ class DayUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptCount:
-    """Whether each attempt stands in the ledger once."""
+    """Whether each attempt is in the ledger once."""
 
     count: int = 0
     counted_twice: tuple[str, ...] = ()
@@ -203,7 +203,7 @@ class MonthUsage:
     attempts: AttemptCount
     refused_by_reason: Mapping[str, int]
     refused: tuple[RefusedRow, ...]
-    """The first ones; how many there are of each kind stands beside them."""
+    """The first ones; how many there are of each kind is beside them."""
     notes: tuple[str, ...]
     """What is not known, in words."""
     total: PartUsage = field(init=False, repr=False, compare=False)

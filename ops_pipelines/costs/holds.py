@@ -135,7 +135,7 @@ def _fault(row: Row) -> tuple[str, str] | None:
 
 
 def _hold(row: Row, owner_of: ReadOwner) -> Hold:
-    """Return the hold of one row, within its hour; a begin or end that is not told is the hour's."""
+    """Return the hold of one row, within its hour; a begin or end that is not reported is the hour's."""
     assert isinstance(row["time"], datetime), "the schema of the table"
     hour = row["time"].astimezone(UTC)
     began_at, ended_at = _second(row["started_at"]), _second(row["ended_at"])
@@ -224,7 +224,7 @@ def _refused(row: Row, *, reason: str, detail: str) -> Refused:
     )
 
 
-# -- rows of inventory -> what the scheduler said of nodes in an hour --
+# -- rows of inventory -> what the scheduler stated of nodes in an hour --
 
 
 INVENTORY_COLUMNS = ("node", "kind", "state")
@@ -234,7 +234,7 @@ _TARGETS = "lustre:ost/"
 
 
 def read_scheduler_states(inventory: pa.Table) -> Mapping[NodeName, Condition | None]:
-    """Return each node whose state is told, with what keeps it from work; None: nothing does."""
+    """Return each node whose state is reported, with what keeps it from work; None: nothing does."""
     is_node = pc.and_(pc.equal(inventory["kind"], "node"), pc.is_valid(inventory["state"]))
     found: dict[NodeName, Condition | None] = {}
     for row in inventory.filter(is_node).select(list(INVENTORY_COLUMNS)).to_pylist():

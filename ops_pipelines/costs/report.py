@@ -1,6 +1,6 @@
 """What a month cost whom, as a document and as JSON. Shows a charge; computes nothing.
 
-What stays with the operator stands apart from what teams pay. Every line of the statement is in exactly one row. The
+What stays with the operator is apart from what teams pay. Every line of the statement is in exactly one row. The
 keys of the JSON are a contract with the scripts of operators.
 """
 

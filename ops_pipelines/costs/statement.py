@@ -1,6 +1,6 @@
 """The statement of a part of a month: its lines, credits, and who bears how many cents, so that they add up.
 
-Whose incident it was, and which hours it cost, is told by whoever asks; here is what these hours are worth.
+Whose incident it was, and which hours it cost, is the caller's to know; here is what these hours are worth.
 
 Sharing out alone. What the assets cost is `price`'s, what became of the GPUs `usage`'s. Every share is by largest
 remainder with ties to the smaller name, so that the same facts give the same cents in whatever order they come. Broken,
@@ -23,7 +23,7 @@ from ops_pipelines.teams.price import AssetCost, Item
 
 
 OPERATOR = Bearer(fate=Fate.OVERHEAD)
-"""Who bears what nobody can be told to have caused."""
+"""Who bears what has no known cause."""
 Held = tuple[Bearer, GpuType]
 """Who, on GPUs of which type."""
 

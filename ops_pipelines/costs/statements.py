@@ -36,10 +36,10 @@ _NEARLY_ALL = Fraction(8, 10)
 
 
 class BudgetAlert(Enum):
-    """What is told of a budget, once a month each."""
+    """What is reported of a budget, once a month each."""
 
     FORECAST_OVERRUN = "forecast_overrun"
-    """It will not last, if the month goes on as the last days did."""
+    """It will not last, if the month continues as the last days did."""
     NEARLY_SPENT = "80_percent"
     SPENT = "100_percent"
 
@@ -68,7 +68,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStanding:
-    """How a budget stands at the begin of a day."""
+    """How a budget is at the begin of a day."""
 
     budget: Budget
     today: date
@@ -94,7 +94,7 @@ class BudgetStanding:
 
 
 def judge_budget(budget: Budget, spent: Mapping[date, Cents], *, today: date) -> BudgetStanding:
-    """Return how the budget stands at the begin of `today`, a day of its month or the one after it.
+    """Return how the budget is at the begin of `today`, a day of its month or the one after it.
 
     `spent`: what each full local day cost, of the month before, too. A day of this month that is missing counts as
     nothing spent so far, and is not learned from. Raises ValueError for another month's day.
@@ -244,7 +244,7 @@ def _assets(parts: Iterable[Sequence[InstalledAsset]]) -> tuple[InstalledAsset, 
 def budgets_of(
     usage: MonthUsage, desk: TeamsDesk, *, losses: Losses | None = None
 ) -> tuple[tuple[BudgetStanding, ...], tuple[str, ...]]:
-    """Return how each team's budget stands at the begin of the last day of a part, and what cannot be judged.
+    """Return how each team's budget is at the begin of the last day of a part, and what cannot be judged.
 
     A team that has teams of its own pays for these, too. Days are charged one by one: rounding may part their sum from
     the statement by a cent a day.
@@ -347,7 +347,7 @@ _SEVERITY = {
 
 
 def tell_of_budgets(standings: Sequence[BudgetStanding], cluster: Cluster, *, currency: str) -> int:
-    """Keep a note for each alert that nobody was told of in its month; return how many are new. Raises LedgerError."""
+    """Keep a note for each alert that is new in its month; return how many are. Raises LedgerError."""
     outbox = cluster.outbox
     if outbox is None:
         return 0
@@ -356,7 +356,7 @@ def tell_of_budgets(standings: Sequence[BudgetStanding], cluster: Cluster, *, cu
     if not notes:
         return 0
     after = cluster.ledger.cursor(SOURCE)
-    with suppress(LedgerConflict):  # Somebody else told in between: the next run finds what is left.
+    with suppress(LedgerConflict):  # Somebody else reported in between: the next run finds what is left.
         return outbox.hand_in(notes, source=SOURCE, after=after, cursor=now.isoformat(), now=now)
     return 0
 

@@ -1,7 +1,7 @@
 """What took nodes from the scheduler in a part of a month: incidents, rollouts, bookings, tests, probation, or nobody.
 
-Gathers from the ledger what we did, and from the lake what the scheduler said; whose second it is where several hold is
-`costs.usage_ledger`'s. What nobody knows is said in notes, and is in no state.
+Gathers from the ledger what we did, and from the lake what the scheduler stated; whose second it is where several hold
+is `costs.usage_ledger`'s. What nobody knows is reported in notes, and is in no state.
 """
 
 import json
@@ -70,7 +70,7 @@ class NodeState:
 
 
 def check_installed(nodes: Iterable[InstalledNode]) -> None:
-    """Raise ValueError, naming every fault, where a node stands twice at one time: its hours would be paid twice."""
+    """Raise ValueError, naming every fault, where a node is twice at one time: its hours would be paid twice."""
     by_node: dict[NodeName, list[InstalledNode]] = {}
     for each in nodes:
         by_node.setdefault(each.node, []).append(each)
@@ -248,7 +248,7 @@ def _kept_free(booking: Mapping[str, object], *, taken_back_at: datetime | None)
 
 
 def _booking_in(body: str) -> tuple[bool, Mapping[str, object] | None]:
-    """Return whether a line of the chain tells of the rollout itself, and the booking that it had then."""
+    """Return whether a line of the chain is about the rollout itself, and the booking that it had then."""
     rollout = json.loads(body).get("rollout")
     if not isinstance(rollout, dict):
         return False, None

@@ -17,7 +17,7 @@ from ops_pipelines.core.proposal import GpuType, TeamName
 
 
 NO_TEAM = TeamName("unknown team")
-"""Who pays for a job whose account nobody said."""
+"""Who pays for a job whose account nobody stated."""
 
 
 class Fate(Enum):
@@ -38,7 +38,7 @@ class Owner:
 
     team: TeamName
     project: str = ""
-    """Empty: none is told."""
+    """Empty: none is reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Bearer:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it is sorted and told by."""
+        """What it is sorted and reported by."""
         return (self.fate.value,) if self.owner is None else (self.fate.value, self.owner.team, self.owner.project)
 
 

@@ -108,7 +108,7 @@ def _span(each: _What, part: BilledPart) -> _Span:
 
 
 def _stretches(spans: Sequence[_Span]) -> Iterator[tuple[int, int, list[_What]]]:
-    """Yield stretches in which the same holds, none longer than its hour of UTC."""
+    """Yield intervals in which the same holds, none longer than its hour of UTC."""
     begins: dict[int, list[_Span]] = {}
     edges: set[int] = set()
     for span in spans:
@@ -167,7 +167,7 @@ def _later_first(active: Iterable[_What]) -> list[Hold]:
 
 
 def _weightiest_first(active: Iterable[_What]) -> list[NodeState]:
-    """Return states in the order in which they count; one that is told twice counts once."""
+    """Return states in the order in which they count; one that is reported twice counts once."""
     states: dict[tuple[int, str], NodeState] = {}
     for each in active:
         if isinstance(each, NodeState):
@@ -252,7 +252,7 @@ class UsageLedger:
     refused: tuple[Refused, ...]
     """Rows that were not believed, and time that was claimed and not given, with the reason."""
     begins: Begins = field(default_factory=dict)
-    """Attempts that were read, for whoever reads the next part."""
+    """Attempts that were read, for anyone who reads the next part."""
 
     @property
     def installed_by_type(self) -> dict[GpuType, int]:
@@ -279,9 +279,9 @@ def read_usage(
 ) -> UsageLedger:
     """Return the ledger of a part of a month. Rows and intervals may reach beyond it, and come in any order.
 
-    `allocations`, `efficiency`: rows of job_allocations and gpu_efficiency. Without the second nothing is said of what
-    was used. `begun`: attempts that parts before this one have seen (`UsageLedger.begins`). Who reads a month day by
-    day hands them on, else an attempt without an end would come to life again on the day after its requeue. Raises
+    `allocations`, `efficiency`: rows of job_allocations and gpu_efficiency. Without the second nothing is reported of
+    what was used. `begun`: attempts that parts before this one have seen (`UsageLedger.begins`). Who reads a month day
+    by day hands them on, else an attempt without an end would come to life again on the day after its requeue. Raises
     ValueError where a node is installed twice at one time.
     """
     check_installed(nodes)

@@ -61,7 +61,7 @@ class Saves:
     save_seconds: tuple[float, ...] = ()
     """How long saves took that tell of both ends."""
     is_asynchronous: bool = False
-    """Saves go on beside the training."""
+    """Saves continue beside the training."""
     node_count: int = 1
     longest_hours: float = 0.0
     """The longest attempt that the lines are of, as far as it ran."""
@@ -102,7 +102,7 @@ class JobWork:
     gpu_counts: frozenset[int] = frozenset()
     """GPUs of its attempts."""
     gpu_type: GpuType = GpuType("")
-    """Empty: not told, or several."""
+    """Empty: not reported, or several."""
     device_memory_bytes: float | None = None
     """Of one GPU."""
     host_memory_bytes_per_gpu: float | None = None
@@ -130,9 +130,9 @@ class NodeFailures:
     node_hours: float
 
     def hours_between(self, node_count: int) -> float | None:
-        """Return the mean time between failures of a job on so many nodes; None where what was seen tells none.
+        """Return the mean time between failures of a job on so many nodes; None where what was seen reports none.
 
-        No failure tells none, and so does less than one node-hour, whatever failed in it.
+        No failure reports none, and so does less than one node-hour, whatever failed in it.
         """
         if self.failure_count < 1 or self.node_hours < 1:
             return None
@@ -206,7 +206,7 @@ class Advice:
     """What was looked at: [since, until)."""
     evidence: tuple[str, ...]
     counter_evidence: tuple[str, ...]
-    """What speaks against it and did not suffice to say nothing."""
+    """What is evidence against it that did not suffice to withhold it."""
     gain: Gain
     gain_cents: Cents | None = None
     """Of the expected gain; None: no prices are stated."""
@@ -233,7 +233,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withheld:
-    """Something that was seen, and why nothing is said of it."""
+    """Something that was seen, and why nothing is sent about it."""
 
     kind: AdviceKind
     team: TeamName
@@ -245,7 +245,7 @@ Finding = Advice | Withheld
 
 
 def withhold(advice: Advice, why: str) -> Withheld:
-    """Return that nothing is said, and why."""
+    """Return that nothing is reported, and why."""
     return Withheld(kind=advice.kind, team=advice.team, subject=advice.subject, why=why)
 
 
@@ -340,7 +340,7 @@ def _unmeasured(work: JobWork) -> str | None:
     return f"{dark:.0%} of what they held was not measured" if dark >= 0.1 else None
 
 
-# -- which of all advice is said --
+# -- which of all advice is sent --
 
 
 _WEEK = timedelta(days=7)
@@ -363,7 +363,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What is said, and what is not."""
+    """What is reported, and what is not."""
 
     chosen: tuple[Advice, ...]
     """By team, the largest gain first."""
@@ -371,7 +371,7 @@ class Choice:
 
 
 def choose(advices: Iterable[Advice], settings: AdviceSettings, *, said: Sequence[Said], week_end: datetime) -> Choice:
-    """Return at most `per_team_count` for each team, never two about one subject, none that was said lately."""
+    """Return at most `per_team_count` for each team, never two about one subject, none that was sent lately."""
     newest = _newest(said, before=week_end, since=week_end - settings.quiet_weeks * _WEEK)
     chosen: list[Advice] = []
     withheld: list[Withheld] = []
@@ -393,7 +393,7 @@ def choose(advices: Iterable[Advice], settings: AdviceSettings, *, said: Sequenc
 
 
 def _newest(said: Sequence[Said], *, before: datetime, since: datetime) -> dict[tuple[TeamName, AdviceKind, str], Said]:
-    """Return what was said of each lately; a week that is looked at again is not its own past."""
+    """Return what was reported of each lately; a week that is looked at again is not its own past."""
     within = [each for each in said if since <= each.week_end < before]
     return {each.key: each for each in sorted(within, key=lambda each: each.week_end)}
 
@@ -432,7 +432,7 @@ class Outcome:
     followed: Followed
     measure_after: float | None
     saved_gpu_hours: float
-    """In the weeks after, against going on as before; never more than was held then. 0 unless it was followed."""
+    """In the weeks after, against continuing as before; never more than was held then. 0 unless it was followed."""
 
 
 def judge_following(

@@ -39,7 +39,7 @@ _JOB = re.compile(r"[0-9]{1,12}(?:[_+][0-9]{1,9})?", re.ASCII)
 
 
 class LadderStep(Enum):
-    """What is said, in this order."""
+    """What is reported, in this order."""
 
     FIRST_WARNING = "first_warning"
     SECOND_WARNING = "second_warning"
@@ -62,7 +62,7 @@ class IdleAttempt:
 def due_step(
     attempt: IdleAttempt, settings: LadderSettings, *, told: frozenset[LadderStep], now: datetime
 ) -> LadderStep | None:
-    """Return the step that is due and was not taken; None for none. No step is passed over: each is said before the
+    """Return the step that is due and was not taken; None for none. No step is passed over: each is reported before the
     next, so that nobody is asked to end a job whose owner was not warned twice.
     """
     if not settings.is_on or attempt.is_service:

@@ -58,7 +58,7 @@ class Rates:
 
     per_gpu_hour: Mapping[GpuType, Fraction]
     mean_per_gpu_hour: Fraction | None
-    """Over all types; None: no GPU stands there."""
+    """Over all types; None: no GPU is there."""
     per_byte_week: Fraction
 
 
@@ -120,7 +120,7 @@ OnStep = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All that is known of a stretch of time."""
+    """All that is known of an interval of time."""
 
     works: tuple[JobWork, ...]
     failures: NodeFailures
@@ -167,7 +167,7 @@ def read_evidence(desk: TeamsDesk, *, since: datetime, until: datetime, on_step:
 def _days(
     lake: Lake, table: str, columns: Sequence[str], *, since: datetime, until: datetime, seen: dict[str, int]
 ) -> Iterator[Rows]:
-    """Yield the rows day by day, and count the hours that have any; the stretch is of whole hours."""
+    """Yield the rows day by day, and count the hours that have any; the interval is of whole hours."""
     from ops_pipelines.efficiency.work_rows import count_hours
 
     seen.setdefault(table, 0)
@@ -190,7 +190,7 @@ def _told_gaps(seen: Mapping[str, int], *, hour_count: int) -> list[str]:
     ):
         count = seen.get(table, 0)
         if table == "job_steps" and count:
-            continue  # Steps are told when they end: an hour without one is no gap.
+            continue  # Steps are reported when they end: an hour without one is no gap.
         if count < hour_count:
             said.append(f"{what} is known of {count} of {hour_count} hours ({table})")
     return said

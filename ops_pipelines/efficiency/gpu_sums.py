@@ -38,12 +38,12 @@ class Hold:
     account: str | None
     held_seconds: float
     gpu_count: float | None
-    """GPUs on this node; None: not said."""
+    """GPUs on this node; None: not stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A stretch of the hour in which the same jobs held a node. Microseconds since the hour's begin, half-open."""
+    """An interval of the hour in which the same jobs held a node. Microseconds since the hour's begin, half-open."""
 
     node: str
     start: int
@@ -63,7 +63,7 @@ class Holds:
     """Node -> its place in the order of nodes in which `_starts` is packed."""
 
     def places(self, nodes: Sequence[str], codes: NDArray[np.int64], microseconds: NDArray[np.int64]) -> "Places":
-        """Return for each sample the place of its stretch in `stretches`; -1: nobody held the node.
+        """Return for each sample the place of its interval in `stretches`; -1: nobody held the node.
 
         `codes` are places in `nodes`, `microseconds` count from the hour's begin.
         """
@@ -114,19 +114,19 @@ def read_holds(allocations: pa.Table, *, hour: datetime) -> Holds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """One GPU in one stretch, given to one job."""
+    """One GPU in one interval, given to one job."""
 
     place: int
     """Its place in what was asked."""
     job: str
     how: str
-    """How it is known: `` (said by the exporter, or the job held all), `memory` or `shared`."""
+    """How it is known: `` (stated by the exporter, or the job held all), `memory` or `shared`."""
 
 
 def share_out(
     node: str, jobs: Sequence[str], *, labels: Sequence[str], is_used: Sequence[bool], holds: Holds
 ) -> list[Share]:
-    """Return who held each GPU (or slice) of a node in one stretch: one share for each, or several of a shared one.
+    """Return who held each GPU (or slice) of a node in one interval: one share for each, or several of a shared one.
 
     `labels` and `is_used` have one entry a GPU: what its exporter says (`` for nothing; `1,2` for two jobs), and
     whether memory was in use or kernels ran.
@@ -155,7 +155,7 @@ def share_out(
 
 
 def _cut(spans: Sequence[tuple[int, int, str]]) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the stretches of one node's hour: (start, jobs that hold it), from 0 on, without gaps."""
+    """Return the intervals of one node's hour: (start, jobs that hold it), from 0 on, without gaps."""
     edges = sorted({0, *(start for start, _, _ in spans), *(end for _, end, _ in spans)} - {_HOUR_MICROSECONDS})
     return [(edge, tuple(sorted({job for start, end, job in spans if start <= edge < end}))) for edge in edges]
 
@@ -223,7 +223,7 @@ def read_fabric(fabric: pa.Table, *, holds: Holds, hour: datetime) -> FabricTraf
     ports = len(device.dictionary)
     unit = node_codes * max(ports, 1) + device.indices.to_numpy(zero_copy_only=False)
     lines = _line_rates(rows, unit=unit)
-    # (node, stretch) -> port -> [bytes, seconds of receive, seconds of transmit]
+    # (node, interval) -> port -> [bytes, seconds of receive, seconds of transmit]
     found: defaultdict[tuple[int, int], defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     for name in counters:
         narrow = pa.table({"unit": unit, "time": rows["time"], name: rows[name]})
@@ -253,7 +253,7 @@ def _by_job(
     lines: Mapping[int, float],
     holds: Holds,
 ) -> dict[tuple[str, str], PortTraffic]:
-    """Return the mean over the stretches of each job, weighted by how long they were seen; `*` is the whole hour."""
+    """Return the mean over the intervals of each job, weighted by how long they were seen; `*` is the whole hour."""
     sums: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
     for (code, place), ports in found.items():
         seconds = max(value for key, value in ports.items() if key < 0)
@@ -314,7 +314,7 @@ Codes = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSums:
-    """One entry for each GPU (or slice), stretch and label, by node, device, stretch and label."""
+    """One entry for each GPU (or slice), interval and label, by node, device, interval and label."""
 
     node: tuple[str, ...]
     device: tuple[str, ...]

@@ -1,6 +1,6 @@
 """A week's advice as found, as the lake keeps it, and whether it was followed two weeks later.
 
-What was told stays, however often the week is looked at again: it was said, and is followed up.
+What was reported stays, however often the week is looked at again: it was reported, and is followed up.
 """
 
 from collections import Counter
@@ -32,9 +32,9 @@ class AdviceReport:
 
     week: Week
     chosen: tuple[Advice, ...]
-    """What is said, by team, the largest gain first."""
+    """What is reported, by team, the largest gain first."""
     withheld: tuple[Withheld, ...]
-    """What was seen and is not said, with the reason."""
+    """What was seen and is not stated, with the reason."""
     unknown: tuple[str, ...]
     """What could not be looked at, in sentences."""
     currency: str | None = None
@@ -46,20 +46,20 @@ class AdviceReport:
 
     @property
     def count_by_kind(self) -> Mapping[AdviceKind, int]:
-        """Return how much is said of each kind; all kinds, 0 included."""
+        """Return how much is reported of each kind; all kinds, 0 included."""
         counts = Counter(each.kind for each in self.chosen)
         return {kind: counts[kind] for kind in AdviceKind}
 
     @property
     def by_team(self) -> Mapping[TeamName, tuple[Advice, ...]]:
-        """Return what is said to each team that has a name."""
+        """Return what is reported to each team that has a name."""
         teams = sorted({each.team for each in self.chosen if each.team})
         return {team: tuple(each for each in self.chosen if each.team == team) for team in teams}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedUp:
-    """What became of one piece of advice that was told."""
+    """What became of one piece of advice that was reported."""
 
     team: TeamName
     kind: AdviceKind
@@ -73,7 +73,7 @@ class FollowedUp:
 
 TABLE = "efficiency_advice"
 WITHHELD_AT_MOST = 1_000
-"""Rows of what is not said; the others are in no table."""
+"""Rows of what is not stated; the others are in no table."""
 JUDGED_WEEKS = 26
 LEAST_JUDGED = 5
 """Fewer pieces of advice say nothing of how often it is followed."""
@@ -83,7 +83,7 @@ _Key = tuple[TeamName, AdviceKind, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Advice that a team was told, as the lake has it."""
+    """Advice that was sent to a team, as the lake has it."""
 
     team: TeamName
     kind: AdviceKind
@@ -94,7 +94,7 @@ class Told:
 
 
 def keep(report: AdviceReport, desk: TeamsDesk, *, told: Collection[TeamName]) -> None:
-    """Make the report what the lake has of its week; `told` are the teams that were told of it. Raises LakeError."""
+    """Make the report what the lake has of its week; `told` are the teams that were notified. Raises LakeError."""
     from ops_pipelines.lake.schema import TABLES
 
     end = report.week.end
@@ -107,7 +107,7 @@ def keep(report: AdviceReport, desk: TeamsDesk, *, told: Collection[TeamName]) -
 
 
 def rows_of(report: AdviceReport, *, told: Collection[TeamName], at: datetime | None) -> dict[_Key, _Row]:
-    """Return the rows of a report as the lake has them; `told` are the teams that were told of it, `at` this time."""
+    """Return the rows of a report as the lake has them; `told` are the teams that were notified, `at` this time."""
     rows: dict[_Key, _Row] = {}
     for each in report.withheld[:WITHHELD_AT_MOST]:
         rows.setdefault((each.team, each.kind, each.subject), _withheld_row(each, report.week))
@@ -140,7 +140,7 @@ def keep_outcomes(week: Week, followed: Collection[FollowedUp], desk: TeamsDesk)
 
 
 def told_in(week: Week, desk: TeamsDesk) -> tuple[Told, ...]:
-    """Return what teams were told at the end of a week. Raises LakeError."""
+    """Return what was sent to teams at the end of a week. Raises LakeError."""
     found = []
     for row in _rows(desk, week.end):
         key = _key(row)
@@ -159,7 +159,7 @@ def told_in(week: Week, desk: TeamsDesk) -> tuple[Told, ...]:
 
 
 def said_before(week: Week, desk: TeamsDesk) -> tuple[Said, ...]:
-    """Return what teams were told in the quiet weeks before this one. Raises LakeError."""
+    """Return what was sent to teams in the quiet weeks before this one. Raises LakeError."""
     weeks = [Week(start=week.start - number * WEEK) for number in range(1, desk.advice.quiet_weeks + 1)]
     return tuple(
         Said(kind=each.kind, team=each.team, subject=each.subject, week_end=past.end, measure=each.measure)
@@ -169,7 +169,7 @@ def said_before(week: Week, desk: TeamsDesk) -> tuple[Said, ...]:
 
 
 def followed_ratio(desk: TeamsDesk, *, before: datetime) -> float | None:
-    """Return the followed share of what was told and could be judged, by the GPU-hours a week that it promised.
+    """Return the followed share of what was reported and could be judged, by the GPU-hours a week that it promised.
 
     Of `JUDGED_WEEKS` weeks whose outcome was known by `before`: what comes of a week is known two weeks later. None
     where fewer than `LEAST_JUDGED` pieces were judged. Raises LakeError.
@@ -248,7 +248,7 @@ def week_to_follow(week: Week) -> Week:
 
 
 def follow_up(given: Week, desk: TeamsDesk) -> tuple[FollowedUp, ...]:
-    """Return and keep what became of what teams were told at the end of `given`. Raises LakeError.
+    """Return and keep what became of what was sent to teams at the end of `given`. Raises LakeError.
 
     Raises ValueError while the two weeks after it are not over.
     """

@@ -34,7 +34,7 @@ _HOUR = timedelta(hours=1)
 def idle_since(rows: pa.Table, *, jobs: frozenset[str], until: datetime) -> Mapping[str, tuple[datetime, float]]:
     """Return since which hour each of these jobs did nothing up to `until`, and on how many GPUs.
 
-    Only hours in which every node of the job was seen idle as a whole count; an hour without a row ends the stretch.
+    Only hours in which every node of the job was seen idle as a whole count; an hour without a row ends the interval.
     """
     by_hour: dict[str, dict[datetime, list[tuple[bool, float]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows.to_pylist():
@@ -61,7 +61,7 @@ _SAVE_AT_MOST = timedelta(hours=1)
 """A save that takes longer has lost its beginning or its end."""
 _BESIDE = frozenset({LineKind.SCHEDULED, LineKind.STAGED})
 _ENDS = (LineKind.SAVED, LineKind.SAVING, LineKind.STAGED)
-"""Which lines mark a save: the surest kind that the job tells."""
+"""Which lines mark a save: the surest kind that the job reports."""
 
 
 def read_saves(lines: JobLines, run: LongRun) -> Saves:
@@ -87,7 +87,7 @@ def _has_steps(rows: pa.Table) -> bool:
 
 
 def _marks(told: tuple[CheckpointLine, ...]) -> list[datetime]:
-    """Return when each save was told, once."""
+    """Return when each save was reported, once."""
     for kind in _ENDS:
         marks: list[datetime] = []
         for each in told:
@@ -99,7 +99,7 @@ def _marks(told: tuple[CheckpointLine, ...]) -> list[datetime]:
 
 
 def _save_seconds(told: tuple[CheckpointLine, ...]) -> tuple[float, ...]:
-    """Return how long saves took of which the first line and the first word of completion are told."""
+    """Return how long saves took of which the first line and the first word of completion are reported."""
     found: list[float] = []
     begun: datetime | None = None
     for each in told:

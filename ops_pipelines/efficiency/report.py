@@ -1,4 +1,4 @@
-"""A week's advice as a document and as JSON, by team: what was seen, what speaks against it, the gain, what to do.
+"""A week's advice as a document and as JSON, by team: what was seen, evidence against it, the gain, what to do.
 
 Drawn from the rows that the lake keeps of a week, or would keep. Subjects and paths are users' words. The keys of the
 JSON are a contract with the scripts of operators.
@@ -86,7 +86,7 @@ def advice_row(row: Mapping[str, object]) -> AdviceRow:
 def report_rows(
     report: AdviceReport, *, told: Collection[TeamName] = (), at: datetime | None = None
 ) -> list[AdviceRow]:
-    """Return the rows of a report; `told` are the teams that were told of it, `at` this time."""
+    """Return the rows of a report; `told` are the teams that were notified of it, `at` this time."""
     return [advice_row(each) for each in rows_of(report, told=told, at=at).values()]
 
 
@@ -128,7 +128,7 @@ def advice_document(
 
 
 def gain_gpu_hours(rows: Sequence[AdviceRow]) -> float:
-    """Return what following all that is said would gain in a week."""
+    """Return what following all that is reported would gain in a week."""
     return sum((each.gain_gpu_hours or 0.0 for each in rows if each.is_said), 0.0)
 
 

@@ -191,7 +191,7 @@ _THROTTLES = {"thermal_throttle_seconds": "heat", "power_throttle_seconds": "the
 
 @dataclass(slots=True)
 class Gpu:
-    """One GPU (or slice) of one job on one node, while its stretches are added up."""
+    """One GPU (or slice) of one job on one node, while its intervals are added up."""
 
     device: str
     share: float
@@ -237,7 +237,7 @@ def slice_share(profile: str, model: str) -> float:
 
 
 def about_straggler(row: Row, one: Gpu, rule: Rule, own: Mapping[str, float], *, gpu: pa.Table) -> str:
-    """Return what tells the GPU from its peers, with the causes that its counters name."""
+    """Return what separates the GPU from its peers, with the causes that its counters name."""
     peers = f"its {own['peer_count']:.0f} peers"
     degrees = one.mean("temperature_celsius")
     if "clock_robust_z" in {condition.feature for condition in rule.conditions}:

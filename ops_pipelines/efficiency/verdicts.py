@@ -90,7 +90,7 @@ def read_efficiency(gpu: pa.Table, *, fabric: pa.Table, allocations: pa.Table, h
 def count_verdicts(hours: Sequence[pa.Table]) -> dict[str, float]:
     """Return the GPU-hours of each verdict in tables of `gpu_efficiency`, most first.
 
-    Jobs that share GPUs which cannot be told apart each count all of them, as their rows do.
+    Jobs that share GPUs which cannot be separated each count all of them, as their rows do.
     """
     found: defaultdict[str, float] = defaultdict(float)
     for table in hours:
@@ -101,7 +101,7 @@ def count_verdicts(hours: Sequence[pa.Table]) -> dict[str, float]:
 
 
 def _put_together(sums: GpuSums, *, holds: Holds) -> list[Row]:
-    """Return rows with their GPUs: the stretches of each node shared out to its jobs and added up."""
+    """Return rows with their GPUs: the intervals of each node shared out to its jobs and added up."""
     sliced = {
         (node, parent_of(device)) for node, device in zip(sums.node, sums.device, strict=True)
         if device != parent_of(device)

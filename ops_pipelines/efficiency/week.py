@@ -33,7 +33,7 @@ from ops_pipelines.teams.desk import TeamsDesk
 def find_advice(week: Week, desk: TeamsDesk, *, on_step: OnStep = silent) -> AdviceReport:
     """Return what could be done better, from the hours of the week that are over. Raises LakeError.
 
-    Raises ValueError for a week that has not begun.
+    Raises ValueError for a week that has not started.
     """
     until = min(week.end, hour_of(desk.clock.now()))
     if until <= week.start:
@@ -128,13 +128,13 @@ def _gains(report: AdviceReport) -> str:
 
 SOURCE = "messages of advice"
 _TRIES = 3
-"""Somebody else may hand in at the same time: then it is tried again on the cursor that stands now."""
+"""Somebody else may hand in at the same time: then it is tried again on the cursor that is now."""
 
 
 def send(report: AdviceReport, desk: TeamsDesk) -> frozenset[TeamName]:
-    """Hand in one note a team and return the teams that are told, now or before. Raises LedgerError, LedgerConflict.
+    """Hand in one note a team; return the teams that are notified, now or before. Raises LedgerError, LedgerConflict.
 
-    Nothing for a week that is not over, and nothing of weeks ago: a week that is looked at again years later tells
+    Nothing for a week that is not over, and nothing of weeks ago: a week that is looked at again years later reports
     nobody.
     """
     outbox, now = desk.cluster.outbox, desk.clock.now()

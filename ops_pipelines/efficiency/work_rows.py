@@ -34,7 +34,7 @@ ACCOUNTING = (
 STEPS = ("job", "time", "task_count", "max_rss_bytes")
 INVENTORY = ("node", "kind", "memory_bytes", "gpu_count")
 NO_TEAM = TeamName("")
-"""The scheduler names no account: it is counted, and nobody can be told."""
+"""The scheduler names no account: it is counted, and nobody can be notified."""
 _HOUR = timedelta(hours=1)
 _SESSION_NAMES = frozenset({"bash", "sh", "zsh", "interactive", "salloc", "jupyter", "vscode", "code-server", "debug"})
 _SESSION_WORDS = ("jupyter", "sys/dashboard", "vscode", "interactive")
@@ -65,7 +65,7 @@ class LongRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Works:
-    """All jobs of a stretch of time."""
+    """All jobs of an interval of time."""
 
     works: tuple[JobWork, ...]
     longest: Mapping[Subject, LongRun]

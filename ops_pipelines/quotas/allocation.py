@@ -54,7 +54,7 @@ def pour(needs: Sequence[float], *, weights: Sequence[float], supply: float) -> 
 
 
 def _level(needs: Sequence[float], *, weights: Sequence[float], supply: float) -> float:
-    """Return where the water stands: all who are full below it, all others at it."""
+    """Return where the water is: all who are full below it, all others at it."""
     thirsty = sorted(
         (need / weight, need, weight) for need, weight in zip(needs, weights, strict=True) if weight > 0 and need > 0
     )

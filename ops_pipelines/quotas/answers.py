@@ -89,7 +89,7 @@ class OfTeam:
 
     @property
     def history_lines(self) -> Iterable[tuple[ProposalRecord, ProposedQuota]]:
-        """Return what each proposal said of the team, the newest first."""
+        """Return what each proposal stated of the team, the newest first."""
         return ((each, line) for each in self.history for line in each.proposal.lines if line.team == self.team)
 
     @property
@@ -178,7 +178,7 @@ def all_on_team(name: str, day: date, desk: TeamsDesk) -> OfTeam:
 
 
 def _reclaims(team: TeamName, day: date, desk: TeamsDesk) -> Reclaims:
-    """Return what preemption would give back now. What runs is of now, so of another day nothing is said."""
+    """Return what preemption would give back now. What runs is of now, so of another day nothing is reported."""
     now = desk.clock.now()
     if day != now.astimezone(desk.zone).date():
         return Reclaims(by_type=())

@@ -1,10 +1,10 @@
-"""Applying a proposal of quotas and undoing it: judged afresh, recorded before, sent once, read back.
+"""Applying a proposal of quotas and undoing it: judged again, recorded before, sent once, read back.
 
 What is sent, and whether it may be, is `applying`'s and `guards`' business.
 
-The key is the proposal's name: one that is applied is not sent again. Whatever happens after the before-entry is told
-by what the scheduler says is in force: all, some or nothing of it. What runs is never touched: limits decide what
-starts.
+The key is the proposal's name: one that is applied is not sent again. Whatever happens after the before-entry is
+reported by what the scheduler says is in force: all, some or nothing of it. What runs is never touched: limits decide
+what starts.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -66,14 +66,14 @@ class Deed(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Hand:
-    """Somebody who sets quotas, with what stands behind them."""
+    """Somebody who sets quotas, with what is behind them."""
 
     desk: TeamsDesk
     actor: str
     lease_token: str | None
     warnings: tuple[str, ...]
     proof: QuotaProof | None = None
-    """Of the proposal that is applied, as it was just made; None where nothing is begun that needs one."""
+    """Of the proposal that is applied, as it was just made; None where nothing is started that needs one."""
 
     def carry_out(
         self, record: ProposalRecord, changes: tuple[Change, ...], deed: Deed, *, pause: Pause
@@ -87,7 +87,7 @@ class Hand:
             raise ApplyRefused(str(overtaken)) from overtaken
         quotas = self.desk.limits()
         if not is_current(self.lease_token, self.desk.cluster.ledger, self.desk.clock.now()):
-            # Whoever has the lease by now settles what was begun, by what is in force: nothing of it is.
+            # Anyone who has the lease by now settles what was started, by what is in force: nothing of it is.
             raise ApplyRefused(f"{record.name}: the lease went to another process before anything was sent")
         problem = _send(quotas, changes)
         # After a no nothing more happens; after silence what was sent may still take effect.
@@ -163,7 +163,7 @@ def _present(record: ProposalRecord, desk: TeamsDesk) -> ProposalRecord:
 
 
 SETTLED_AFTER = timedelta(minutes=10)
-"""Whoever began longer ago than this is gone: no batch takes so long."""
+"""Anyone who began longer ago than this is gone: no batch takes so long."""
 _LOOKED_BACK = 60
 """Newest proposals among which one that is half-way is looked for."""
 
@@ -176,7 +176,7 @@ class Preview:
     changes: tuple[Change, ...]
     """What would be set; nothing: all is as proposed."""
     standing: Mapping[Change, int | None]
-    """What stands there now; of accounts that the scheduler does not know, nothing."""
+    """What is there now; of accounts that the scheduler does not know, nothing."""
     hindrances: tuple[str, ...]
     """Why it would be refused; nothing: it would be applied."""
     warnings: tuple[str, ...]
@@ -222,7 +222,7 @@ def apply(
     """Set what a proposal says and return its record: applied, half applied, or proposed as before where nothing is in.
 
     `lease_token` None: a person's word. `limits_on` None: as cluster.yaml says. One that is half applied is completed:
-    with the changes that it was begun with. What somebody never ended is settled first. Raises ApplyRefused, and then
+    with the changes that it was started with. What somebody never ended is settled first. Raises ApplyRefused, and then
     nothing was set.
     """
     settle(desk, actor=actor, lease_token=lease_token)
@@ -297,7 +297,7 @@ def settle(desk: TeamsDesk, *, actor: str, lease_token: str | None) -> tuple[Pro
 def _changes(
     record: ProposalRecord, desk: TeamsDesk, *, limits_on: LimitsOn, in_force: QuotasInForce
 ) -> tuple[tuple[Change, ...], tuple[str, ...]]:
-    """Return what is to be set, and what is left out in words: of one that is half in, what it was begun with."""
+    """Return what is to be set, and what is left out in words: of one that is half in, what it was started with."""
     if record.state is ProposalState.HALF_APPLIED:
         return tuple(map(to_change, record.sent)), ()
     return part_settable(changes_of(record.proposal, limits_on=limits_on, in_force=in_force), desk, in_force=in_force)

@@ -89,7 +89,7 @@ def _plain(jobs: pa.Array) -> pa.Array:
 
 
 NEVER = np.iinfo(np.int64).max
-"""A time that has not come, or that nobody told."""
+"""A time that has not come, or that nobody reported."""
 _SLACK = timedelta(minutes=1) // timedelta(microseconds=1)
 """Clocks of a cluster differ by less; a start that is earlier than its submission by more cannot be."""
 _INTERRUPTED = ("REQUEUED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")
@@ -105,13 +105,13 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Texts:
-    """A column of texts: their number in each row, and what the numbers stand for. Null and empty are ''."""
+    """A column of texts: their number in each row, and what the numbers mean. Null and empty are ''."""
 
     codes: Whole
     words: tuple[str, ...]
 
     def are(self, wanted: Iterable[str]) -> Flags:
-        """Return in which rows one of the wanted stands."""
+        """Return in which rows one of the requested is."""
         return np.isin(self.codes, [place for place, word in enumerate(self.words) if word in set(wanted)])
 
 
@@ -141,7 +141,7 @@ class Attempts:
     overlapping: tuple[str, ...] = ()
     """Jobs of which two attempts ran at once: the later start ended the one before."""
     contradicting: tuple[str, ...] = ()
-    """Jobs of which one attempt is told with two ends or two numbers of GPUs."""
+    """Jobs of which one attempt is reported with two ends or two numbers of GPUs."""
     unclear_arrays: tuple[str, ...] = ()
 
     def take(self, places: Whole | Flags) -> "Attempts":
@@ -229,8 +229,8 @@ def _refuse(rows: pa.Table, place: int, reason: str, detail: str) -> Refused:
 def _each_once(found: Attempts) -> Attempts:
     """Return one row for each attempt, and one for each time that a job was submitted and has not run.
 
-    An attempt that was read while it ran and again when it had ended is told by the later reading: that with an end.
-    Of two that have one the later end counts, and that they differ is told.
+    An attempt that was read while it ran and again when it had ended is reported by the later reading: that with an
+    end. Of two that have one the later end counts, and that they differ is reported.
     """
     has_run = found.started != NEVER
     begins = np.where(has_run, found.started, np.where(found.submitted == NEVER, found.eligible, found.submitted))
@@ -313,5 +313,5 @@ def in_microseconds(time: datetime) -> int:
 
 
 def words_of(texts: Texts, places: Flags) -> tuple[str, ...]:
-    """Return what stands in some rows, each once, in order."""
+    """Return what is in some rows, each once, in order."""
     return tuple(sorted({texts.words[code] for code in texts.codes[places].tolist()}))

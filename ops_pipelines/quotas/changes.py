@@ -81,7 +81,7 @@ def changes_of(proposal: QuotaProposal, *, limits_on: LimitsOn, in_force: Quotas
 
     A change counts from what the proposal was made from, so that a limit that somebody changed since is seen. Only
     where the proposal could not tell that limit (a team's types were limited otherwise than they will be), it counts
-    from what stands there now. Raises ApplyRefused for two shares of one team.
+    from what is there now. Raises ApplyRefused for two shares of one team.
     """
     by_team: defaultdict[TeamName, list[ProposedQuota]] = defaultdict(list)
     for line in proposal.lines:
@@ -216,7 +216,7 @@ def witness(changes: Sequence[Change], in_force: QuotasInForce) -> Witnessed:
 
 
 def standing_now(changes: Sequence[Change], in_force: QuotasInForce) -> Mapping[Change, int | None]:
-    """Return what stands there now of each change; accounts that are unknown have nothing."""
+    """Return what is there now of each change; accounts that are unknown have nothing."""
     return {
         change: change.stands_in(in_force.accounts[change.account])
         for change in changes

@@ -117,7 +117,7 @@ def known_days(
 ) -> tuple[tuple[DemandDay, ...], frozenset[datetime]]:
     """Return the local days of [start, end) without the hours of which no team has a row, and the hours that are known.
 
-    Where nobody computed an hour, nobody knows what was wanted: it is left out, and a day without any, too.
+    Where nobody computed an hour, nobody knows what was requested: it is left out, and a day without any, too.
     """
     known = known_hours(hourly, start=start, end=end)
     if not known:
@@ -251,9 +251,9 @@ def settle_rows(
 ) -> pa.Table:
     """Return the demand of `count` hours from `begin` (microseconds), with the rows that an hour should have.
 
-    Each of the teams has a row for each type in each hour, so that an hour that was computed is told from one that was
-    not; who else ran and wanted nothing in an hour has none. So an hour is the same whichever others are computed with
-    it.
+    Each of the teams has a row for each type in each hour, so that an hour that was computed differs from one that was
+    not; who else ran and requested nothing in an hour has none. So an hour is the same whichever others are computed
+    with it.
     """
     is_declared = pc.and_(
         pc.is_in(demand["team"], value_set=pa.array(sorted(teams), pa.string())),

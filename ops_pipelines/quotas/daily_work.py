@@ -1,6 +1,6 @@
 """What is done each morning with quotas: a proposal is made and kept, then set as far as the policy consents.
 
-Proposing is `proposing`'s, setting and reading back `applying`'s. Here stands when which of them is called.
+Proposing is `proposing`'s, setting and reading back `applying`'s. Here is when which of them is called.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ class Outcome(Enum):
 
     NOTHING_TO_DO = "nothing_to_do"
     SHOWN = "shown"
-    """The policy lets nothing be set: what would be is said."""
+    """The policy lets nothing be set: what would be is reported."""
     WAITS = "waits"
     """For a person's yes."""
     APPLIED = "applied"

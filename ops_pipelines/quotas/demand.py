@@ -1,8 +1,8 @@
-"""What teams wanted and will, what is remembered of it, and how likely a team queues at a quota.
+"""What teams requested and will, what is remembered of it, and how likely a team queues at a quota.
 
 What counts as demand is decided where it is read (`quotas.wanted`). Here it is one number a team and hour.
 
-A project that went on yesterday is in the remembered hours already, and is no news.
+A project that continued yesterday is in the remembered hours already, and is no news.
 
 Clipping keeps a queue of a thousand GPUs from pulling quota: in an hour a team counts with no more than it would have
 got of all GPUs had they been shared out fairly (`allocation`), however much it asked for.
@@ -10,8 +10,8 @@ got of all GPUs had they been shared out fairly (`allocation`), however much it 
 A curve that falls from 1 to 0 in steps; between two steps each further GPU is worth the same: the share of the time in
 which it would be used. Moving GPUs from where that is small to where it is large is all that rebalancing does.
 
-That is where the fewest GPUs are expected to be wanted in vain: could any move gain, the chances would differ. Where an
-organisation is at a bound of its own, the chances are equal within it.
+That is where the fewest GPUs are expected to be requested in vain: could any move gain, the chances would differ. Where
+an organisation is at a bound of its own, the chances are equal within it.
 """
 
 import heapq
@@ -30,12 +30,12 @@ from ops_pipelines.quotas.organisations import NO_LIMITS, Group, Limits
 from ops_pipelines.teams.desk import RebalanceSettings
 from ops_pipelines.teams.projects import Project
 
-# -- what teams wanted, hour by hour --
+# -- what teams requested, hour by hour --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandDay:
-    """One local day of one type of GPU: mean GPUs wanted, for each team and each of its hours in their order."""
+    """One local day of one type of GPU: mean GPUs requested, for each team and each of its hours in their order."""
 
     day: date
     hours: Mapping[TeamName, Sequence[float]]
@@ -65,9 +65,9 @@ class Launches:
     """What changes on one day, for one type of GPU."""
 
     expected: Mapping[TeamName, float] = field(default_factory=dict)
-    """GPUs of what goes on today and did not yesterday, each times how likely it comes about."""
+    """GPUs of what continues today and did not yesterday, each times how likely it comes about."""
     ended: Mapping[TeamName, float] = field(default_factory=dict)
-    """GPUs of what went on yesterday and does not today, counted in the same way."""
+    """GPUs of what continued yesterday and does not today, counted in the same way."""
     words: Mapping[TeamName, str] = field(default_factory=dict)
     """The projects behind both, for the reason of a quota."""
 
@@ -97,11 +97,11 @@ def launches_on(day: date, projects: Sequence[Project], *, gpu_type: GpuType) ->
 
 
 _NOTHING = 1e-9
-"""A stretch of no more is none: a quota that lies on an amount but for its last bits."""
+"""An interval of no more is none: a quota that lies on an amount but for its last bits."""
 
 
 Stretch = tuple[float, float]
-"""The share of the time in which each of some GPUs is wanted, and how many they are."""
+"""The share of the time in which each of some GPUs is requested, and how many they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,23 +109,23 @@ class QueueChance:
     """What is remembered of one team."""
 
     amounts: tuple[float, ...] = ()
-    """GPUs that were wanted, rising, none twice."""
+    """GPUs that were requested, rising, none twice."""
     less: tuple[float, ...] = ()
-    """For each amount: the share of the time in which less was wanted; rises from 0."""
+    """For each amount: the share of the time in which less was requested; rises from 0."""
     lean: float = 1.0
     """Its chances are times this where they are compared; more than 0, at most 1."""
 
     def at(self, quota: float) -> float:
-        """Return the share of the time in which more than `quota` was wanted."""
+        """Return the share of the time in which more than `quota` was requested."""
         return self._wanted(bisect_right(self.amounts, quota))
 
     def quota_for(self, ratio: float) -> float:
-        """Return the smallest quota at which more is wanted in no more than `ratio` of the time."""
+        """Return the smallest quota at which more is requested in no more than `ratio` of the time."""
         place = bisect_left(self.less, 1.0 - ratio / self.lean)
         return self.amounts[place - 1] if place else 0.0
 
     def rising(self, quota: float, *, most: float) -> Iterator[Stretch]:
-        """Yield the stretches from `quota` up to `most`, the likeliest wanted first; the last is never wanted."""
+        """Yield the intervals from `quota` up to `most`, the likeliest requested first; the last is never requested."""
         at = quota
         for place in range(bisect_right(self.amounts, quota), len(self.amounts) + 1):
             if at >= most:
@@ -136,7 +136,7 @@ class QueueChance:
             at = ends
 
     def falling(self, quota: float, *, least: float) -> Iterator[Stretch]:
-        """Yield the stretches from `quota` down to `least`, the least wanted first."""
+        """Yield the intervals from `quota` down to `least`, the least requested first."""
         at = quota
         for place in range(bisect_left(self.amounts, quota), -1, -1):
             if at <= least:
@@ -147,7 +147,7 @@ class QueueChance:
             at = begins
 
     def unserved(self, quota: float) -> float:
-        """Return the GPUs that were wanted beyond `quota`, on average."""
+        """Return the GPUs that were requested beyond `quota`, on average."""
         missing, at = 0.0, quota
         for place in range(bisect_right(self.amounts, quota), len(self.amounts)):
             missing += (self.amounts[place] - at) * self._wanted(place)
@@ -163,7 +163,7 @@ class QueueChance:
 
 
 def queue_chance(amounts: Sequence[float], *, weights: Sequence[float]) -> QueueChance:
-    """Return the curve of amounts with a weight each; none remembered is never wanted."""
+    """Return the curve of amounts with a weight each; none remembered is never requested."""
     if len(amounts) != len(weights):
         raise ValueError(f"{len(amounts)} amounts and {len(weights)} weights; expected one weight for each amount")
     # A year of days sorts each team's hours each morning: places by a list of floats is what sorts fastest.
@@ -203,7 +203,7 @@ def remember(
 ) -> Mapping[TeamName, QueueChance]:
     """Return for each team how likely it wants more than a number of GPUs; of `days` the newest is the last.
 
-    `launches`: what a team's projects will want beyond the past is added to every hour, what they wanted and end is
+    `launches`: what a team's projects will want beyond the past is added to every hour, what they requested and end is
     taken off.
     """
     newest_first = list(reversed(days[-settings.window_days :]))
@@ -229,7 +229,7 @@ def _weights(hour_count: int, half_life_hours: float) -> list[float]:
 
 
 def _newest_first(days: Sequence[DemandDay], team: TeamName, *, most: int) -> list[float]:
-    """Return what a team wanted in each hour, the newest first; nothing on days of which it has none."""
+    """Return what a team requested in each hour, the newest first; nothing on days of which it has none."""
     found: list[float] = []
     for day in days:
         if len(found) >= most:
@@ -248,27 +248,27 @@ def _spread(amounts: Sequence[float], weights: Sequence[float], *, ratio: float)
     return queue_chance(spread, weights=beside * 3)
 
 
-# -- GPUs that could be given or taken next, in order of how often they are wanted --
+# -- GPUs that could be given or taken next, in order of how often they are requested --
 
 
 _Next = tuple[float, int, float]
-"""How early a stretch comes, whose it is, and how long it is."""
+"""How early an interval comes, whose it is, and how long it is."""
 
 
 class _InOrder(ABC):
-    """One group after the other: the GPUs of several teams that are wanted in the same share of the time."""
+    """One group after the other: the GPUs of several teams that are requested in the same share of the time."""
 
     def __init__(self, chances: Sequence[QueueChance], quotas: Sequence[float], limits: Sequence[float]) -> None:
         """Begin at `quotas`, never beyond `limits`; all have an entry a team."""
         teams = enumerate(zip(chances, quotas, limits, strict=True))
-        # Each team's stretches come in their order; merged, they are looked at no further than GPUs move.
+        # Each team's intervals come in their order; merged, they are looked at no further than GPUs move.
         self._waiting = heapq.merge(*(self._stretches(place, *each) for place, each in teams))
         self._first = next(self._waiting, None)
         """Of the group after this one."""
         self._moved: defaultdict[int, float] = defaultdict(float)
         """Of the groups before this one, by the team's place."""
         self._group: defaultdict[int, float] = defaultdict(float)
-        """The lengths of this one's stretches."""
+        """The lengths of this one's intervals."""
         self.wanted_ratio = 0.0
         self.left = 0.0
         """GPUs that are left of the group; 0 when nothing can be moved any more."""
@@ -307,18 +307,18 @@ class _InOrder(ABC):
 
     @abstractmethod
     def _stretches(self, place: int, chance: QueueChance, quota: float, limit: float) -> Iterator[_Next]:
-        """Yield a team's stretches, the earliest first."""
+        """Yield a team's intervals, the earliest first."""
 
 
 class Rising(_InOrder):
-    """What could be given, the likeliest wanted first."""
+    """What could be given, the likeliest requested first."""
 
     def _stretches(self, place: int, chance: QueueChance, quota: float, limit: float) -> Iterator[_Next]:
         return ((-ratio, place, length) for ratio, length in chance.rising(quota, most=limit))
 
 
 class Falling(_InOrder):
-    """What could be taken, the least wanted first."""
+    """What could be taken, the least requested first."""
 
     def _stretches(self, place: int, chance: QueueChance, quota: float, limit: float) -> Iterator[_Next]:
         return ((ratio, place, length) for ratio, length in chance.falling(quota, least=limit))
@@ -343,7 +343,7 @@ def even_out(
     within: Group | None = None,
     limits: Limits = NO_LIMITS,
 ) -> list[float]:
-    """Return quotas between `lows` and `highs` that add up to `total`, or to what is wanted if that is less.
+    """Return quotas between `lows` and `highs` that add up to `total`, or to what is requested if that is less.
 
     Where several teams want a GPU equally often, each gets of it in proportion. `lows` that add up to more than `total`
     are returned as they are. `within`: the organisations whose sums stay within `limits`; who is not below it keeps

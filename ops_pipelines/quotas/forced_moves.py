@@ -63,7 +63,7 @@ class Agreed:
     def top(self, line: ProposedQuota) -> float:
         """Return the most that a team may have in whole units."""
         most, unit = self.most(line), self.unit(line.team)
-        # What is no number is told by the proof of amounts; the others go on.
+        # What is no number is reported by the proof of amounts; the others continue.
         return math.floor(most / unit + ROUNDING) * unit if math.isfinite(most) else most
 
     def least(self, line: ProposedQuota) -> float:

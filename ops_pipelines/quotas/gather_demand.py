@@ -1,7 +1,7 @@
 """`gpu_demand` from the lake and the scheduler, and back: by which rules demand is counted.
 
 Gathers; what counts is `quotas.wanted`'s to say. An hour can be computed at its end, or again later: whatever ended
-since then is in the lake by then, and whoever runs or waits still is asked for.
+since then is in the lake by then, and anyone who runs or waits still is asked for.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ _NO_TYPE = GpuType("")
 def stretches_of(
     desk: TeamsDesk, *, start: datetime, end: datetime
 ) -> Iterator[tuple[datetime, datetime, "DemandRules"]]:
-    """Yield stretches of whole hours for which the same was agreed and installed, none too long."""
+    """Yield intervals of whole hours for which the same was agreed and installed, none too long."""
     hours = [start + number * HOUR for number in range((end - start) // HOUR)]
     for (caps, installed), same in groupby(hours, key=lambda hour: (_caps(desk, hour), installed_at(desk, hour))):
         some = list(same)
@@ -123,7 +123,7 @@ _ASKED = timedelta(hours=6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilledDemand:
-    """The demand of a stretch of whole hours."""
+    """The demand of an interval of whole hours."""
 
     rows: Rows
     """Of `gpu_demand`."""
@@ -132,14 +132,14 @@ class FilledDemand:
     reasons: Mapping[str, int]
     """Reason -> records rejected for it."""
     notes: tuple[str, ...]
-    """What does not count and why, and what could not be told. Names of teams and jobs in it are others' words."""
+    """What does not count and why, and what could not be reported. Names of teams and jobs in it are others' words."""
     strangers: tuple[TeamName, ...]
     """Teams that ran or waited and that no file of teams names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandPast:
-    """What one type of GPU was wanted by whom in the last days, as the lake has it."""
+    """What one type of GPU was requested by whom in the last days, as the lake has it."""
 
     days: tuple[DemandDay, ...]
     """Local days that are over, the newest last. Hours that nobody computed are left out, and days without any."""
@@ -175,7 +175,7 @@ class DemandPast:
 def fill_demand(desk: TeamsDesk, *, start: datetime, end: datetime) -> FilledDemand:
     """Return the demand in [start, end), both whole hours.
 
-    Of a running hour it is as if what runs and waits now went on to its end. Raises SourceError where the scheduler
+    Of a running hour it is as if what runs and waits now continued to its end. Raises SourceError where the scheduler
     does not answer, LakeError, and ValueError for no whole hours.
     """
     from ops_pipelines.lake.hours import merge
@@ -295,7 +295,7 @@ class DemandOfDay:
     """One local day, for people."""
 
     sums: tuple[Mapping[str, object], ...]
-    """For each team and type that wanted, ran or waited for anything: day, team, gpu_type, hour_count and GPU-hours."""
+    """For each team and type with any demand: day, team, gpu_type, hour_count and GPU-hours."""
     hour_count: int
     """Hours of the day that are over."""
     missing: tuple[datetime, ...]

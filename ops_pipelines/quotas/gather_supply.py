@@ -27,7 +27,7 @@ _FEWEST_NODES = 4
 """Below it a rack is most of the cluster: nothing is kept back."""
 _OUT = IN_HAND | {NodeStage.LOST, NodeStage.PULLED}
 _GOES_ON = frozenset({RolloutState.RUNNING, RolloutState.SOAKING, RolloutState.AWAITING_YES})
-"""States in which nodes of the planned waves are taken, or may be as soon as somebody says yes."""
+"""States in which nodes of the planned waves are taken, or may be as soon as somebody approves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

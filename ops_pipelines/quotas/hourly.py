@@ -33,7 +33,7 @@ from ops_pipelines.quotas.spans import (
     with_running,
 )
 
-# -- stretches of time with a weight -> means and maxima by hour, exact --
+# -- intervals of time with a weight -> means and maxima by hour, exact --
 
 
 HOUR = 3_600_000_000
@@ -41,7 +41,7 @@ HOUR = 3_600_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hours:
-    """The hours of a stretch of time: `count` of them from `begin`, in microseconds since 1970."""
+    """The hours of an interval of time: `count` of them from `begin`, in microseconds since 1970."""
 
     begin: int
     count: int
@@ -78,7 +78,7 @@ class Stretches:
         )
 
     def counted(self) -> "Stretches":
-        """Return the same stretches, each with a weight of 1."""
+        """Return the same intervals, each with a weight of 1."""
         return replace(self, weight=np.ones(len(self.weight)))
 
     def amounts(self, hours: Hours) -> Floats:
@@ -92,7 +92,7 @@ def means(stretches: Stretches, *, hours: Hours, group_count: int) -> Floats:
     """Return the time-weighted mean by group and hour."""
     inside = stretches.within(hours)
     first, last = inside.begin // HOUR, inside.end // HOUR
-    # From its first hour on a stretch weighs whole hours, up to that in which it ends; what is too much is taken off.
+    # From its first hour on an interval weighs whole hours, up to that in which it ends; what is too much is taken off.
     whole = _levels(inside, first=first, last=last, hours=hours, group_count=group_count) * HOUR
     ends = _summed(inside.group, first, -inside.weight * (inside.begin - first * HOUR), hours, group_count)
     ends += _summed(inside.group, last, inside.weight * (inside.end - last * HOUR), hours, group_count)
@@ -140,7 +140,7 @@ def _summed(group: Whole, hour: Whole, weight: Floats, hours: Hours, group_count
     return sums.astype(np.float64).reshape(group_count, width)
 
 
-# -- attempts and their waits as weighed stretches of time, numbered by team and type of GPU --
+# -- attempts and their waits as weighed intervals of time, numbered by team and type of GPU --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -155,7 +155,7 @@ class Weighed:
 
 
 def weigh(attempts: Attempts, waits: Waits, *, types: GpuTypes) -> Weighed:
-    """Return stretches that weigh the GPUs of attempts and waits. What has no end lasts for ever."""
+    """Return intervals that weigh the GPUs of attempts and waits. What has no end lasts for ever."""
     teams = attempts.texts["account"]
     names, kinds = sorted(teams.words), types.names
     place_of = {name: place for place, name in enumerate(names)}
@@ -197,14 +197,14 @@ def _split(attempts: Attempts, types: GpuTypes) -> tuple[Whole, Whole, Floats]:
     return of[is_there], kind[codes].reshape(-1)[is_there], share[is_there]
 
 
-# -- what of the demand does not count, could not be told, or was put right --
+# -- what of the demand does not count, could not be reported, or was put right --
 
 
 _MOST_NAMES = 5
 
 
 def about_waits(waits: Waits, why_not: Sequence[str], *, gpu_hours: Floats) -> list[str]:
-    """Return what does not count, by why, with the GPU-hours of each within the stretch."""
+    """Return what does not count, by why, with the GPU-hours of each within the interval."""
     sums: defaultdict[str, float] = defaultdict(float)
     counts: Counter[str] = Counter()
     for why, amount in zip(why_not, gpu_hours.tolist(), strict=True):
@@ -295,9 +295,9 @@ class DemandRules:
     caps: Mapping[tuple[TeamName, GpuType], float] = field(default_factory=dict)
     """Hard caps of teams: a job that asks for more never runs."""
     installed: Mapping[GpuType, float] = field(default_factory=dict)
-    """What the cluster has; empty: not known. All of it under `` where types are not told apart."""
+    """What the cluster has; empty: not known. All of it under `` where types are not separated."""
     waste_bound_ratio: float = 0.0
-    """Up to this share of what a team runs, GPUs that do nothing are taken off its demand. 0: they are only told."""
+    """Up to this share of what a team runs, GPUs that do nothing are taken off its demand. 0: only reported."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.waste_bound_ratio <= 1:
@@ -314,14 +314,14 @@ class DemandRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HourlyDemand:
-    """The demand of a stretch of whole hours."""
+    """The demand of an interval of whole hours."""
 
     table: pa.Table
     """Rows of SCHEMA by team, type and time: each hour for each team and type that any attempt names."""
     refused: tuple[Refused, ...]
     """Rows of accounting that were not believed."""
     notes: tuple[str, ...]
-    """What does not count and why, and what could not be told."""
+    """What does not count and why, and what could not be reported."""
 
 
 def read_demand(
@@ -336,7 +336,7 @@ def read_demand(
     """Return the demand in [start, end), both whole hours.
 
     `accounting`, `allocations`, `efficiency`: rows of job_accounting, job_allocations and gpu_efficiency, in any order:
-    all attempts that overlap the stretch, and all jobs that wait in it. Who waits still is in `accounting` alone.
+    all attempts that overlap the interval, and all jobs that wait in it. Who waits still is in `accounting` alone.
     """
     rules = rules or DemandRules()
     hours = _hours(start, end)

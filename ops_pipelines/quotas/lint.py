@@ -148,7 +148,7 @@ def _largest(amounts: Mapping[TeamName, float]) -> str:
 
 
 _AHEAD_DAYS = 90
-"""# Assumption: GPUs are bought and contracts signed a quarter ahead; who is told earlier puts it off."""
+"""# Assumption: GPUs are bought and contracts signed a quarter ahead; who is notified earlier postpones it."""
 _ENDS_SOON_DAYS = 30
 """# Assumption: a month is enough to renew a contract."""
 _SHOWN = 80
@@ -242,7 +242,7 @@ def _projects_without_gpus(
 def _projects_beyond_terms(agreements: Agreements, *, day: date) -> Iterator[Remark]:
     for each in _projects_to_come(agreements, day=day):
         if each.team not in agreements.askers:
-            continue  # told already, and its terms are no team's
+            continue  # reported already, and its terms are no team's
         held = agreements.contract_on(max(day, each.begins_on), team=each.team, gpu_type=each.gpu_type)
         most = (Terms(team=each.team, guarantee=0.0) if held is None else held.terms).most
         if each.gpus > most:

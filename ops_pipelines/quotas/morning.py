@@ -1,7 +1,7 @@
 """All that one morning's quotas are made from, read once; what is known of the past; why quotas stand still.
 
-What stops quotas is trouble of the whole cluster: then nobody can tell what teams would have wanted. A broken node,
-rack or switch, and whatever a rollout breaks, is lost supply (`supply`), and quotas go on.
+What stops quotas is trouble of the whole cluster: then nobody can tell what teams would have requested. A broken node,
+rack or switch, and whatever a rollout breaks, is lost supply (`supply`), and quotas continue.
 
 Pure. What was never kept is no hole; what was kept and is missing now is, and so is what cannot be a number.
 
@@ -77,7 +77,7 @@ def is_of_whole_cluster(incident: Incident, topology: Topology) -> bool:
 
 
 def returns_to_contract(records: Sequence[ProposalRecord], *, policy: QuotaPolicy, now: datetime) -> str:
-    """Return why quotas go back toward what was agreed: the freeze that ended; empty once they are there.
+    """Return why quotas roll back toward what was agreed: the freeze that ended; empty once they are there.
 
     They are there when a proposal made since then had steps to spare, and is applied or had nothing to set. A full way
     takes as many days as the step cap allows; after that, whatever is missing is left to demand.
@@ -157,7 +157,7 @@ class Morning:
     past: Mapping[GpuType, TypePast]
     """Of every type in `supplies`."""
     untold: DemandPast | None
-    """Demand whose type cannot be told, where the cluster tells types apart; None: it does not."""
+    """Demand whose type is not known, where the cluster separates types; None: it does not."""
     in_force: QuotasInForce | None
     """None: the scheduler keeps no limits."""
     records: tuple[ProposalRecord, ...]

@@ -16,7 +16,7 @@ from ops_pipelines.quotas.today import Today, chance_factor, standings_of, weigh
 NOTHING = 1e-9
 _NEVER = QueueChance()
 _PRICE_HALVINGS = 20
-"""Prices are told apart by a millionth of the time."""
+"""Prices differ by at least a millionth of the time."""
 _NEAR_GANG_RATIO = 0.2
 """# Assumption: a quota that lacks more than this of a gang was not meant for it."""
 
@@ -63,19 +63,19 @@ class Quotas:
                 self._fill(group, total=self._lows[group.name])
 
     def take_what_is_lost(self) -> None:
-        """Bring the quotas down to the supply: what is least wanted first, what runs and is not guaranteed last."""
+        """Bring the quotas down to the supply: what is least requested first, what runs and is not guaranteed last."""
         self._cut(self.root, total=self.supply)
 
     def give_what_is_free(self) -> None:
-        """Give what no quota holds to where it is most likely wanted, and the rest by weight; to strangers last."""
+        """Give what no quota holds to where it is most likely requested, and the rest by weight; to strangers last."""
         self._fill(self.root, total=self.supply)
 
-    # -- what is wanted --------------------------------------------------------------------------------------------
+    # -- what is requested --------------------------------------------------------------------------------------------
 
     def exchange(
         self, *, givers: Collection[TeamName], held: Mapping[TeamName, int], most: float, least_gain: float
     ) -> None:
-        """Move GPUs from givers to whoever is likelier to want them, while each gains enough, `most` at the most.
+        """Move GPUs from givers to who is likelier to want them, while each gains enough, `most` at the most.
 
         Who is held goes no way but its own: 1 is up.
         """
@@ -360,7 +360,7 @@ class Quotas:
         *,
         below: float,
     ) -> Mapping[int, float] | None:
-        """Return who gives so many GPUs that are wanted in less than `below` of the time; None where there are less."""
+        """Return who gives so many GPUs that are requested less than `below` of the time; None where there are less."""
         if amount <= NOTHING:
             return {}
         lows = []

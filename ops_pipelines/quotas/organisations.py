@@ -16,7 +16,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """An organisation, or the cluster itself, with all that stands below it."""
+    """An organisation, or the cluster itself, with all that is below it."""
 
     terms: Terms | None
     """None: the cluster itself."""

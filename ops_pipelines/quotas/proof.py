@@ -2,7 +2,7 @@
 
 Whatever is found here is a fault of ours, or demand too old to act upon: such a proposal is refused, never applied.
 
-What must be done, whatever it moves, is told apart from what is done by choice: raising to a guarantee, cutting to a
+What must be done, whatever it moves, is kept apart from what is done by choice: raising to a guarantee, cutting to a
 cap, taking what is lost where quotas are more than the supply, and giving what no quota holds. Only the rest has to
 stay within the day's step.
 """
@@ -30,7 +30,7 @@ class ProofInputs:
     earlier: Sequence[QuotaProposal] = ()
     """Those of the days before that were in force, the newest last; none of an earlier try of the same day."""
     supplies: Mapping[GpuType, float] = field(default_factory=dict)
-    """What there is now, where it is counted anew before applying; a type not named: as the proposal says."""
+    """What there is now, where it is counted again before applying; a type not named: as the proposal says."""
 
     def supply_of(self, line: SupplyLine) -> float:
         return min(line.supply, self.supplies.get(line.gpu_type, math.inf))
@@ -373,7 +373,7 @@ def _moved_by_choice(agreed: Agreed, *, supply: float) -> float:
     # What is lost is taken in whole units, and so is what the units of an organisation need beyond its guarantee.
     if forced.together + lacking > supply + ROUNDING:
         bound.append(list(agreed.lines.values()))
-    # Whoever must be brought to an amount is so in whole units: once for each amount, less than the largest unit.
+    # Anyone who must be brought to an amount is so in whole units: once for each amount, less than the largest unit.
     odd = math.fsum(odds) + math.fsum(agreed.largest_unit(below) - 1 for below in bound)
     given = math.fsum(ups) - free - math.fsum(forced.lacks.values()) - odd
     taken = math.fsum(downs) - lost - math.fsum(forced.beyond.values()) - odd

@@ -1,6 +1,6 @@
 """One morning's proposal of quotas, its notes and its rows in the lake.
 
-Names of teams in it are others' words: whoever shows them escapes them.
+Names of teams in it are others' words: anyone who shows them escapes them.
 
 The ledger says what was proposed and what became of it; the lake repeats it beside demand, for SQL and pictures.
 
@@ -152,7 +152,7 @@ def propose(day: date, desk: TeamsDesk, *, now: datetime) -> Proposed:
 
 
 def keep(proposed: Proposed, desk: TeamsDesk, *, actor: str, now: datetime) -> ProposalRecord:
-    """Write a proposal down, as refused if a proof contradicts it. One of the same lines is returned as it stands."""
+    """Write a proposal down, as refused if a proof contradicts it. One of the same lines is returned as it is."""
     problems = proposed.contradictions
     record = ProposalRecord(
         proposal=proposed.proposal,
@@ -165,7 +165,7 @@ def keep(proposed: Proposed, desk: TeamsDesk, *, actor: str, now: datetime) -> P
 
 
 def proof_inputs(proposal: QuotaProposal, desk: TeamsDesk) -> ProofInputs:
-    """Return what a stored proposal is proved against: agreements and earlier proposals, read anew."""
+    """Return what a stored proposal is proved against: agreements and earlier proposals, read again."""
     records = desk.cluster.ledger.proposals(limit=RECORDS)
     return ProofInputs(
         terms={line.gpu_type: desk.agreed().terms_on(proposal.day, line.gpu_type) for line in proposal.supplies},
@@ -291,7 +291,7 @@ def _served(known: TypePast, day: DemandDay, teams: Sequence[TeamName]) -> Mappi
 
 
 def _wanted(known: TypePast) -> Mapping[TeamName, float]:
-    """Return what each team wanted on average on the last full day; before the first one, on the running day."""
+    """Return what each team requested on average on the last full day; before the first one, on the running day."""
     days = known.past.days or days_of(known)
     return {team: math.fsum(hours) / len(hours) for team, hours in days[-1].hours.items() if hours}
 

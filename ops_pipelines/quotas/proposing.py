@@ -297,8 +297,8 @@ def propose_lines(
     """Return a line for each team without teams of its own, by name.
 
     `rebalanced` is what `rebalance(today, ...)` gave. `limits`: what the scheduler holds each team to; who is not named
-    is held to nothing. `wanted`: what each wanted on average on the last full day, queue included. `fairshares`: shares
-    in force, which then follow the quotas; None: they are left as they are.
+    is held to nothing. `wanted`: what each requested on average on the last full day, queue included. `fairshares`:
+    shares in force, which then follow the quotas; None: they are left as they are.
     """
     whole = _in_whole_units(rebalanced, today)
     of = _as_rounded(rebalanced, today, whole)
@@ -353,7 +353,7 @@ def _in_whole_units(rebalanced: Rebalanced, today: Today) -> Mapping[TeamName, i
             team=line.team,
             before=line.before,
             quota=line.after,
-            # What stands still is no matter of units: it stays as somebody set it.
+            # What does not move is no matter of units: it stays as somebody set it.
             unit=1.0 if stands and line.after == line.before else line.terms.unit,
             least=min(line.after, line.floor),
             owed=_owed(line, is_cut=is_cut),

@@ -1,6 +1,6 @@
 """Tomorrow's quotas from today's: which GPUs move, from whom to whom, and why.
 
-A GPU moves from where it is least likely to be wanted to where it is most likely, until no move gains enough or the
+A GPU moves from where it is least likely to be requested to where it is most likely, until no move gains enough or the
 day's step is used up. What was agreed comes first, with teams and with their organisations: nobody is left below a
 guarantee, above a cap, or below what ran in the last full hour; nobody gives before enough days agree. What is lost by
 broken nodes is taken before anything moves. How each step is done is `moving`'s.
@@ -54,7 +54,7 @@ def wished_quotas(
     strangers: frozenset[TeamName] = frozenset(),
     debts: Mapping[TeamName, float] | None = None,
 ) -> Mapping[TeamName, float]:
-    """Return the quotas under which the fewest GPUs are expected to be wanted in vain, whatever holds today.
+    """Return the quotas under which the fewest GPUs are expected to be requested in vain, whatever holds today.
 
     Guarantees and caps are kept; what nobody is expected to want is shared out by weight.
     """
@@ -132,7 +132,7 @@ def _result(
 
 
 _SAME = 0.05
-"""GPUs: less than that is told as no change."""
+"""GPUs: less than that is reported as no change."""
 _HOURS = 24
 _NAMED = 5
 """Teams that are named in a headline; of the others the number."""

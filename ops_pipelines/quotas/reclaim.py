@@ -1,10 +1,10 @@
-"""Which jobs preemption would end if a lender wanted its GPUs back: a report, nothing is done.
+"""Which jobs preemption would end if a lender requested its GPUs back: a report, nothing is done.
 
 Borrowers' youngest jobs come first: least work is lost. Services are never named, nor jobs that do not say that they
 keep checkpoints, nor such as have not run for a while yet. Whether the scheduler would do it at all is its own setting.
 Pure: what runs now is gathered by `reclaim_today`.
 
-Reads and counts; which jobs are taken is `reclaim`'s. Idle GPUs come first: nothing is preempted for what stands free.
+Reads and counts; which jobs are taken is `reclaim`'s. Idle GPUs come first: nothing is preempted for what is free.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from ops_pipelines.core.sources import SourceError
 from ops_pipelines.quotas.gather_supply import count_supply, stands_at
 from ops_pipelines.teams.desk import TeamsDesk
 
-# -- which jobs preemption would end if a lender wanted its GPUs back --
+# -- which jobs preemption would end if a lender requested its GPUs back --
 
 
 LEAST_RUN = timedelta(hours=2)
@@ -39,7 +39,7 @@ class Preemption:
     exempt: timedelta
     """As Slurm's PreemptExemptTime: a job is safe for so long; 0: never."""
     kind: str = ""
-    """As Slurm's PreemptType: by what one job ranks above another. Empty: not told."""
+    """As Slurm's PreemptType: by what one job ranks above another. Empty: not reported."""
     apart: tuple[str, ...] = ()
     """QOS or partitions that go by a mode of their own, in words."""
 
@@ -56,7 +56,7 @@ class Reclaimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimReport:
-    """What a lender would get back at once, and what stands in the way."""
+    """What a lender would get back at once, and what is in the way."""
 
     lender: TeamName
     wanted_gpus: float
@@ -131,7 +131,7 @@ def _candidates(
 def preemption_of(settings: SettingsRead) -> Preemption | None:
     """Return what the scheduler is set to; None where it does not show it, or shows what is no time.
 
-    The longest exempt time counts, of the cluster or a QOS: of no job is said that it is taken while it may be safe.
+    The longest exempt time counts, of the cluster or a QOS: no job is reported as taken while it may be safe.
     """
     kind, mode = settings.cluster.get("PreemptType"), settings.cluster.get("PreemptMode")
     if kind is None or mode is None:
@@ -184,7 +184,7 @@ def _says(preemption: Preemption | None) -> str:
         return "PreemptMode is OFF: nothing is preempted, the lender waits until jobs end"
     kept = "" if "REQUEUE" in preemption.mode.upper() else "; with another mode than REQUEUE jobs are not started again"
     apart = f" ({', '.join(preemption.apart)})" if preemption.apart else ""
-    # A scheduler knows no guarantee: said, or the list would be read as a promise.
+    # A scheduler knows no guarantee: stated, or the list would be read as a promise.
     by = {"preempt/qos": "QOS", "preempt/partition_prio": "partition"}.get(preemption.kind.lower())
     ranks = f"; it goes by {by}, not by guarantee: only a job that ranks above these would end them" if by else ""
     return f"PreemptMode is {preemption.mode[:_NAMED]}{apart}, a job is safe for {preemption.exempt}{kept}{ranks}"
@@ -219,7 +219,7 @@ class Reclaims:
 
 
 def reclaims_of(team: TeamName, desk: TeamsDesk, *, now: datetime) -> Reclaims:
-    """Return what the team would get back if it wanted all of its guarantee now; nothing for an organisation.
+    """Return what the team would get back if it requested all of its guarantee now; nothing for an organisation.
 
     Raises NoTeams and LedgerError, and SourceError if the scheduler does not say what runs.
     """

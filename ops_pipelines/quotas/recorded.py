@@ -280,14 +280,14 @@ class _Grid:
         return len(self._at) * 2 >= self._count * len(self._rows.teams)
 
     def gaps(self) -> list[str]:
-        """Return what is missing in words: stretches that nobody has, then a line for each team that lacks others."""
+        """Return what is missing in words: intervals that nobody has, then a line for each team that lacks others."""
         if len(self._at) == self._count * len(self._rows.teams):
             return []
         told = np.unique(self._at)
         found = [f"no team has {self._stretch(begin, count)}" for begin, count in _holes(told)]
         if len(found) > _MOST_STRETCHES:
             found[_MOST_STRETCHES:] = [f"and so for {len(found) - _MOST_STRETCHES} more stretches"]
-        # Of each team only the hours that another one has: those that nobody has are told already.
+        # Of each team only the hours that another one has: those that nobody has are reported already.
         for number, team in enumerate(self._rows.teams):
             lacked = np.setdiff1d(told, self._at[self._rows.team == number], assume_unique=True)
             if len(lacked):

@@ -45,7 +45,7 @@ class Score:
     reversals: int
     """Changes of direction of a team's quota on two consecutive days."""
     jain: float
-    """Fairness of served over wanted, over the teams that wanted anything: 1 is the same share for each."""
+    """Fairness of served over requested, over the teams that requested anything: 1 is the same share for each."""
     worst_team: WorstTeam | None
 
 
@@ -80,7 +80,7 @@ def score(played: Sequence[ServedDay], *, terms: Sequence[Terms], supply: float)
 def _sums(
     played: Sequence[ServedDay], guarantees: Mapping[TeamName, float]
 ) -> tuple[dict[TeamName, float], dict[TeamName, float], dict[TeamName, float]]:
-    """Return for each team the GPU-hours that it wanted, that were not served, and that were owed and not served."""
+    """Return for each team the GPU-hours that it requested, that were not served, and that were owed and not served."""
     wanted: dict[TeamName, float] = defaultdict(float)
     unserved: dict[TeamName, float] = defaultdict(float)
     broken: dict[TeamName, float] = defaultdict(float)

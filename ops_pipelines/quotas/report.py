@@ -342,7 +342,7 @@ def _in_force(line: ProposedQuota, state: ProposalState | None) -> tuple[float |
 
 
 def _scale(lines: Sequence[ProposedQuota], used: Used) -> float:
-    """Return how many GPUs the width of the picture stands for."""
+    """Return how many GPUs the width of the picture means."""
     quotas = max(
         (max(each.after, each.guarantee, each.limit or 0, used.get((each.team, each.gpu_type), 0.0)) for each in lines),
         default=0.0,

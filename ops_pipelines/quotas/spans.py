@@ -48,7 +48,7 @@ class GpuTypes:
 
     @property
     def names(self) -> tuple[GpuType, ...]:
-        """All types that can come out, in alphabetical order: what cannot be told first."""
+        """All types that can come out, in alphabetical order: what is not known first."""
         return tuple(sorted({UNTOLD, *self.by_node.values(), *self.by_partition.values()}))
 
     @property
@@ -122,7 +122,7 @@ class WithRunning:
 
     attempts: pa.Table
     unseen: int
-    """Attempts whose end nobody told, and that the newest hours do not show."""
+    """Attempts whose end nobody reported, and that the newest hours do not show."""
     alone: int
     """Attempts that accounting does not have: when they were submitted is not known."""
 
@@ -239,7 +239,7 @@ Wasted = Mapping[tuple[TeamName, GpuType, datetime], float]
 def read_waste(efficiency: pa.Table, *, types: GpuTypes) -> tuple[Wasted, float]:
     """Return mean idle GPUs by team, type and hour, and the GPU-hours of rows that name no account.
 
-    Of jobs that share GPUs which cannot be told apart each counts all of them: whoever uses the sums bounds them.
+    Of jobs that share GPUs which cannot be separated each counts all of them: anyone who uses the sums bounds them.
     """
     idle = efficiency.filter(pc.fill_null(pc.equal(efficiency["verdict"], _IDLE), False))
     # GPUs that nobody held belong to no team.
@@ -274,7 +274,7 @@ class WaitReason:
     """One row of the catalogue."""
 
     reason: str
-    """As the scheduler writes it; `*` stands for anything."""
+    """As the scheduler writes it; `*` means anything."""
     counts: Counts
     says: str
     source: str
@@ -317,13 +317,13 @@ def _row(row: Mapping[str, str]) -> WaitReason:
     )
 
 
-# -- attempts -> stretches of time in which a job ran or waited, each moment of a job once --
+# -- attempts -> intervals of time in which a job ran or waited, each moment of a job once --
 
 
 _HOLD_OFF = timedelta(seconds=180) // timedelta(microseconds=1)
 """A requeued job may become eligible so long after its end by Slurm's own doing; later, somebody held it."""
 COUNTS = ""
-"""What stands in `Waits.why_not` for a wait that counts."""
+"""What is in `Waits.why_not` for a wait that counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -123,7 +123,7 @@ def debts_against(fair: Sequence[DemandDay], *, served: Sequence[Served]) -> Map
 
 
 def standings_of(debts: Mapping[TeamName, float], teams: Sequence[Terms], *, supply: float) -> Mapping[TeamName, float]:
-    """Return where each team stands, from -1 (it lent as much as its share by weight) to 1 (it had as much beyond)."""
+    """Return where each team is, from -1 (it lent as much as its share by weight) to 1 (it had as much beyond)."""
     weights = math.fsum(each.weight for each in teams)
     found: dict[TeamName, float] = {}
     for each in teams:
@@ -177,7 +177,7 @@ class Today:
     frozen_because: str = ""
     """Why no quota moves; empty: they may. What was agreed is kept all the same."""
     returns_to_contract: str = ""
-    """Why quotas go back toward what was agreed, such as the freeze that ended; empty: they follow demand."""
+    """Why quotas roll back toward what was agreed, such as the freeze that ended; empty: they follow demand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +199,7 @@ class QuotaLine:
     gang: int = 0
     """What its jobs take, where the quota was rounded up to it; 0: it was not."""
     agreed: float | None = None
-    """Where quotas go back toward what was agreed: that; None: they follow demand."""
+    """Where quotas roll back toward what was agreed: that; None: they follow demand."""
     bound_by: TeamName | None = None
     """The organisation whose cap keeps it from more; None: there is none, or it is not at its cap."""
     is_held: bool = False

@@ -42,7 +42,7 @@ def counted(count: int, what: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A line that says how the incident stands from then on."""
+    """A line that says how the incident is from then on."""
 
     at: datetime
     actor: str
@@ -159,7 +159,7 @@ def tell_line(line: Entry) -> str:
 
 
 def _changes(bodies: list[tuple[Entry, Mapping[str, object]]]) -> Iterator[Change]:
-    """Yield the lines that change how the incident stands; those that only add evidence or progress are left out."""
+    """Yield the lines that change how the incident is; those that only add evidence or progress are left out."""
     before: tuple[str, object, str] | None = None
     for line, body in bodies:
         if line.kind is not EntryKind.INCIDENT:
@@ -233,7 +233,7 @@ def _time(body: Mapping[str, object], name: str) -> datetime | None:
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-# -- a plan as a report tells it --
+# -- a plan as a report says it --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +287,7 @@ class ToldPlan:
 
 
 def tell_plan(made: MadePlan, records: Collection[ActionRecord]) -> ToldPlan:
-    """Return a plan in words; `records` say whether it was begun."""
+    """Return a plan in words; `records` say whether it was started."""
     plan, proof = made.plan, made.plan.proof
     return ToldPlan(
         plan=plan.plan,

@@ -39,7 +39,7 @@ class Saving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentRemediation:
-    """What was done in a stretch of time, as the pages show it."""
+    """What was done in an interval of time, as the pages show it."""
 
     savings: tuple[Saving, ...]
     """In the order of their times."""
@@ -47,7 +47,7 @@ class RecentRemediation:
     """Jobs whose loss at either moment was not computed: they are in no sum."""
     recoveries: tuple[Recovery, ...]
     plans: tuple[tuple[Incident, IncidentPlan], ...]
-    """Plans of which something was begun, newest first."""
+    """Plans of which something was started, newest first."""
     uncounted_at: tuple[datetime, ...] = ()
     """When the moment of each job of `uncounted_job_count` was decided, in order."""
 
@@ -179,7 +179,8 @@ class Milestone:
 def milestones_of(incident: Incident, chain: Chain, records: Collection[ActionRecord]) -> tuple[Milestone, ...]:
     """Return the milestones that were reached, by their times.
 
-    Clocks of nodes may run ahead: what is said to have begun after it was noticed began, for us, when it was noticed.
+    Clocks of nodes may run ahead: what is reported to have started after it was noticed began, for us, when it was
+    noticed.
     """
     began = min(incident.began_at, incident.opened_at)
     reached = [(MilestoneKind.BEGAN, began), (MilestoneKind.NOTICED, incident.opened_at)]
@@ -211,7 +212,7 @@ def _later(
     drained = drained_at(records)
     if drained is not None:
         yield MilestoneKind.DRAINED, drained
-    # Only when all have: one job that stands still is what a reader asks for.
+    # Only when all have: one job that does not move is what a reader asks for.
     let_go = [each.begun_at for each in records if each.action.verb is Verb.RELEASE and each.took_effect]
     released = _when_all(let_go, count=len(incident.recoveries))
     if released is not None:
@@ -458,7 +459,7 @@ def _at(record: ActionRecord) -> datetime:
 
 
 def _against_nothing(plans: Collection[MadePlan], counted: Collection[JobAttempt]) -> Iterator[float]:
-    """Yield what each counted job was expected to save against going on under the fault, of its newest plan."""
+    """Yield what each counted job was expected to save against continuing under the fault, of its newest plan."""
     newest = {timing.attempt: timing for made in plans for timing in made.plan.timings if timing.attempt in counted}
     for timing in newest.values():
         costs = {option.moment: option.lost_gpu_hours for option in timing.options}

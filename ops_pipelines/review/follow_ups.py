@@ -63,7 +63,7 @@ def headline_of(
 
 
 def standing_of(incident: Incident, *, waiting_plan: str | None, mode: Mode) -> str:
-    """Return how it stands now and what comes next, in one sentence."""
+    """Return status now and what comes next, in one sentence."""
     if waiting_plan is not None:
         return f"{waiting_plan} waits for somebody's yes."
     match incident.state:
@@ -150,14 +150,14 @@ _FEWEST_ALIKE = 5
 """Below this many incidents of the same rule nothing is called usual."""
 _SLOW_RATIO, _SLOW_AT_LEAST = 2.0, timedelta(seconds=60)
 _LONG_WAIT = timedelta(minutes=15)
-"""Assumption: a yes that takes longer is worth asking whether the plan should need one."""
+"""Assumption: an approval that takes longer is worth asking whether the plan should need one."""
 
 
 class Urgency(Enum):
     """How soon a person should do it."""
 
     NOW = "now"
-    """It stands still until somebody does it."""
+    """It does not move until somebody does it."""
     SOON = "soon"
     """Worth doing within days."""
     REVIEW = "review"
@@ -185,7 +185,7 @@ def follow_ups_of(
     waiting_plan: str | None,
     notes: Collection[KeptNote] = (),
 ) -> tuple[FollowUp, ...]:
-    """Return what is left to do. `earlier` are incidents of before; `waiting_plan` is one that waits for a yes."""
+    """Return what is left to do. `earlier` are incidents of before; `waiting_plan` is one that waits for approval."""
     found = [
         *_now(incident, records, waiting_plan=waiting_plan),
         *_parts(incident),

@@ -1,4 +1,4 @@
-"""The report on one incident: everything that the ledger holds of it in one frozen value, for whoever was asleep.
+"""The report on one incident: everything that the ledger holds of it in one frozen value, for who was asleep.
 
 Reads the ledger and asks no system, so that it can be written when everything else is down. The parts are `story`'s;
 how it looks is `pages.incident_report`. Field names are the keys of its JSON.
@@ -91,7 +91,7 @@ class IncidentReport:
     headline: str
     """What happened, in one or two sentences."""
     standing: str
-    """How it stands now, and what comes next."""
+    """Status now, and what comes next."""
     what_broke: str
     sureness: float | None
     """0..1; None where nothing judged it."""
@@ -131,7 +131,7 @@ class IncidentReport:
 def report_on(incident: Incident, cluster: Cluster, *, history: Collection[Incident] | None = None) -> IncidentReport:
     """Return the report on an incident, open or final. Raises LedgerError; asks the ledger and the bundles alone.
 
-    `history`: what `history_of` returns, for whoever writes several at once; None: it is read.
+    `history`: what `history_of` returns, for anyone who writes several at once; None: it is read.
     """
     now = cluster.clock.now()
     ledger = cluster.ledger

@@ -35,11 +35,11 @@ class JobLines:
     """What they say of checkpoints, by job and time."""
 
     def before(self, job: str, *, since: datetime, until: datetime) -> tuple[CheckpointLine, ...]:
-        """Return what a job told of checkpoints in [since, until]."""
+        """Return what a job reported of checkpoints in [since, until]."""
         return tuple(each for each in self.told.get(job, ()) if since <= each.at <= until)
 
     def tells_of_saves(self, job: str) -> bool:
-        """Return whether any line of the job tells of a save: then one that is not told was not made."""
+        """Return whether any line of the job reports of a save: then one that is not reported was not made."""
         return any(each.kind in _SAVES for each in self.told.get(job, ()))
 
     def has_lines(self, job: str, *, since: datetime, until: datetime) -> bool:
@@ -109,7 +109,7 @@ class LatencyMinute:
 
 
 def latency_minutes(hours: Iterable[pa.Table]) -> Iterable[LatencyMinute]:
-    """Yield the minutes of which any replica told its latency. Values that are no number tell nothing."""
+    """Yield the minutes of which any replica reported its latency. Values that are no number tell nothing."""
     for rows in hours:
         value = rows["latency_p99_seconds"]
         known = rows.filter(pc.fill_null(pc.and_(pc.is_valid(value), pc.is_finite(value)), False))
@@ -159,7 +159,7 @@ class Cause(Enum):
 
 
 FAILURES = (Cause.HARDWARE, Cause.SOFTWARE, Cause.OURS, Cause.UNKNOWN)
-"""Those that count as interruptions; preemption is told apart."""
+"""Those that count as interruptions; preemption is separated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ class Stint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waited:
-    """A job that ended without having begun."""
+    """A job that ended without having started."""
 
     job: str
     team: str
@@ -209,13 +209,13 @@ class Break:
     waits_from: datetime | None = None
     """From when on it waited: its end, or its release where somebody else than we held it."""
     waits_on: bool = False
-    """It has not begun again and is known to wait."""
+    """It has not started again and is known to wait."""
     checkpointed_at: datetime | None = None
     """Its newest complete checkpoint. None: not known, unless `saved_nothing`."""
     saved_nothing: bool = False
     """It is known that nothing of the attempt was saved."""
     restart: timedelta | None = None
-    """From the start of the next attempt until work was seen to go on; None: not seen, or there was none."""
+    """From the start of the next attempt until work was seen to continue; None: not seen, or there was none."""
 
     @property
     def is_loss_known(self) -> bool:
@@ -229,10 +229,10 @@ def stints_of(
     read_comment: ReadComment,
     known: Mapping[str, Workload],
 ) -> tuple[tuple[Stint, ...], tuple[Waited, ...]]:
-    """Return every attempt that began, once, by job and start; and the jobs that ended without having begun.
+    """Return every attempt that began, once, by job and start; and the jobs that ended without having started.
 
-    Of an attempt that is told more than once the one with an end counts, accounting before allocations. `known`: the
-    workload of jobs as the scheduler has it, for those whose comment is not at hand.
+    Of an attempt that is reported more than once the one with an end counts, accounting before allocations. `known`:
+    the workload of jobs as the scheduler has it, for those whose comment is not at hand.
     """
     found: dict[tuple[str, datetime], Stint] = {}
     waited: dict[str, Waited] = {}

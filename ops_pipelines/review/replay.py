@@ -211,7 +211,7 @@ class PolicyDesk:
     clock: Clock
 
 
-# -- runs recorded history through another policy, stretch by stretch --
+# -- runs recorded history through another policy, interval by interval --
 
 
 OPEN_LOOP = (
@@ -241,8 +241,8 @@ def replay(
 ) -> Replay:
     """Return what would have been decided in [since, until) under `policy`.
 
-    `on_progress` is told the source and the time that was reached. Raises LedgerError, LakeError; ValueError for a
-    stretch that is empty.
+    `on_progress` receives the source and the time that was reached. Raises LedgerError, LakeError; ValueError for a
+    interval that is empty.
     """
     if until <= since:
         raise ValueError(f"the stretch from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} is empty")
@@ -276,7 +276,7 @@ def replay(
     for part in from_lake:
         acts += (_renamed(each) for each in compare(part.then, part.new, source=Source.LAKE, done={}))
     seen = recorded.then.incidents | recorded.new.incidents
-    # All of them are looked through for what came again; only those of the stretch are told of.
+    # All of them are looked through for what came again; only those of the interval are reported of.
     lessons = tuple(each for each in learn(known, history.chronicle) if each.incident in seen)
     then_policy = recorded.last_policy() or history.present.policy
     return Replay(

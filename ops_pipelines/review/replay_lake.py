@@ -35,7 +35,7 @@ NOT_IN_LAKE = (
 
 @dataclass(slots=True, kw_only=True)
 class LakeReplay:
-    """One stretch, with what both policies would have done."""
+    """One interval, with what both policies would have done."""
 
     since: datetime
     until: datetime
@@ -50,7 +50,7 @@ class LakeReplay:
 def hours_without_decisions(
     decided_at: Collection[datetime], *, since: datetime, until: datetime
 ) -> tuple[tuple[datetime, datetime], ...]:
-    """Return the stretches of [since, until) made of full hours (UTC) in which nothing was decided."""
+    """Return the intervals of [since, until) made of full hours (UTC) in which nothing was decided."""
     busy = {_hour_of(at) for at in decided_at}
     found: list[tuple[datetime, datetime]] = []
     hour = _hour_of(since)
@@ -81,7 +81,7 @@ def replay_stretch(
 ) -> LakeReplay:
     """Return what both policies do in [since, until). Incidents that the ledger had open then (`known`) are left out.
 
-    `first_number` is how many incidents were found in the stretches before; `on_progress` is told the time reached.
+    `first_number` is how many incidents were found in the intervals before; `on_progress` receives the time reached.
     Raises LakeError.
     """
     found = LakeReplay(since=since, until=until)
@@ -186,7 +186,7 @@ class _Understanding:
         return bool(self._open)
 
     def begin_piece(self) -> None:
-        """Forget what held: the next piece tells it again from its first moment."""
+        """Forget what held: the next piece reports it again from its first moment."""
         self._conditions.clear()
 
     def decide(self, at: datetime, turn: Turn | None, jobs: tuple[JobStatus, ...], *, is_seeing: bool) -> Courses:

@@ -32,7 +32,7 @@ from ops_pipelines.review.replay_side import Courses, FirstTime, Side, courses_o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What was really begun."""
+    """What was really started."""
 
     at: datetime
     outcome: str
@@ -48,7 +48,7 @@ def compare(
 ) -> tuple[ComparedAct, ...]:
     """Return every act that a side begins, by time.
 
-    `cut_short` are plans of which it is only known what was really begun: what is left of them is no difference.
+    `cut_short` are plans of which it is only known what was really started: what is left of them is no difference.
     """
     rows = []
     for key in {**then.begun, **new.begun}:
@@ -114,7 +114,7 @@ def mark_counterfactual(rows: Iterable[ComparedAct]) -> tuple[ComparedAct, ...]:
 
 
 def count_side(sides: Sequence[Side], lessons: Iterable[Lesson]) -> SideCounts:
-    """Return what one policy does in all stretches together."""
+    """Return what one policy does in all intervals together."""
     begun = [each for side in sides for each in side.begun.values()]
     lost, unknown, plan_count = 0.0, 0, 0
     for side in sides:
@@ -169,13 +169,13 @@ class _Again:
 
 @dataclass(slots=True, kw_only=True)
 class RecordedReplay:
-    """One pass over the ledger's lines of a stretch."""
+    """One pass over the ledger's lines of an interval."""
 
     chronicle: Chronicle
     policy: Policy
     """The proposed one."""
     present: Rules
-    """Topology and catalogue of today: they stand in where those of then were not kept."""
+    """Topology and catalogue of today: they are in where those of then were not kept."""
     then: Side = field(default_factory=Side)
     new: Side = field(default_factory=Side)
     decided_at: list[datetime] = field(default_factory=list)
@@ -226,7 +226,7 @@ class RecordedReplay:
 
     @property
     def follow_up_count(self) -> int:
-        """How many acts were begun that no decision planned."""
+        """How many acts were started that no decision planned."""
         return sum(key not in self.then.begun for key in self._begun_by_autopilot)
 
     def reproduction(self) -> Reproduction:

@@ -40,7 +40,7 @@ class History:
 
 
 class Source(Enum):
-    """Where the history of a stretch was read."""
+    """Where the history of an interval was read."""
 
     LEDGER = "ledger"
     """Decisions that were made then, each on its own snapshot."""
@@ -49,14 +49,14 @@ class Source(Enum):
 
 
 class Difference(Enum):
-    """How one act stands on the two sides."""
+    """How one act is on the two sides."""
 
     SAME = "same"
     ONLY_THEN = "only_then"
-    """It would not be done under the new policy at that moment. Later ones are not known: history went on with it."""
+    """It would not be done under the new policy at that moment. Later ones are not known: history continued with it."""
     ONLY_NEW = "only_new"
     OTHER_MOMENT = "other_moment"
-    """Begun at another decision, or the job on the node is interrupted at another moment."""
+    """Started at another decision, or the job on the node is interrupted at another moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class ComparedAct:
     then_at: datetime | None
     new_at: datetime | None
     done_at: datetime | None
-    """When it was really begun; None: it was not, though it was decided or only one side decides it."""
+    """When it was really started; None: it was not, though it was decided or only one side decides it."""
     outcome: str
     """What came of it then: done, failed, unknown; empty where nothing did."""
     why: str
@@ -94,7 +94,7 @@ class ComparedAct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideCounts:
-    """What one policy does with the stretch."""
+    """What one policy does with the interval."""
 
     act_count: int
     node_act_count: int
@@ -112,7 +112,7 @@ class SideCounts:
     false_count: int
     """Incidents acted on that turned out to be false alarms."""
     missed_count: int
-    """Incidents that turned out to be real, of which nobody was told and nothing was done."""
+    """Incidents that turned out to be real, of which nobody was notified and nothing was done."""
 
 
 class Verdict(Enum):
@@ -183,7 +183,7 @@ class Replay:
     stretches: tuple[Stretch, ...]
     policy_differences: tuple[KeyDifference, ...]
     policies_then_count: int
-    """How many different rules decided within the stretch."""
+    """How many different rules decided within the interval."""
     reproduction: Reproduction
     acts: tuple[ComparedAct, ...]
     then: SideCounts
@@ -195,7 +195,7 @@ class Replay:
     refused_when_due: Mapping[str, int]
     """By guardrail: acts that were refused then when their turn came."""
     follow_up_count: int
-    """Acts begun then that no decision of the stretch planned: tests, returns, reminders, and what was left of plans
+    """Acts started then that no decision of the interval planned: tests, returns, reminders, and what was left of plans
     made before it. They follow the course of things, and are not replayed."""
     by_hand_count: int
     """Acts that a person launched."""

@@ -19,7 +19,7 @@ from ops_pipelines.remediate.gate import first_act
 from ops_pipelines.remediate.guardrails.facts import ClusterFacts
 from ops_pipelines.remediate.guardrails.judge import judge
 
-# -- what would be begun under a policy on one snapshot --
+# -- what would be started under a policy on one snapshot --
 
 
 SAID_BY_POLICY = frozenset({"mode", "consent", "approval"})
@@ -47,7 +47,7 @@ class Course:
     after_approval: tuple[Action, ...] = ()
     """The acts that follow a person's yes to the plan."""
     once_free: tuple[Action, ...] = ()
-    """Of a plan that is held: the acts that it begins by itself once the guardrail lets go."""
+    """Of a plan that is held: the acts that it begins by itself once the guardrail releases."""
     refusal: Refusal | None = None
     """Why nothing, or nothing more, is done."""
 
@@ -79,7 +79,7 @@ class Courses:
 
 
 def courses_of(snapshot: Snapshot, rules: Rules) -> Courses:
-    """Return what is decided on a snapshot under `rules`, and what of it is begun."""
+    """Return what is decided on a snapshot under `rules`, and what of it is started."""
     decision = decide(snapshot, rules)
     present = {each.incident: each for each in (*snapshot.incidents, *decision.incidents)}
     found = {
@@ -203,9 +203,9 @@ class Side:
 
     begun: dict[ActionKey, FirstTime] = field(default_factory=dict)
     waiting: dict[PlanId, tuple[Course, str]] = field(default_factory=dict)
-    """Plans that are not begun, or not to their end, with what held them back: a person's yes may come."""
+    """Plans that are not started, or not to their end, with what held them back: a person's yes may come."""
     approvals: set[PlanId] = field(default_factory=set)
-    """Plans that ask a person for a yes."""
+    """Plans that ask a person for an approval."""
     allowed: dict[PlanId, datetime] = field(default_factory=dict)
     """Plans that got one while they waited, and when the first came."""
     held: dict[str, set[IncidentId]] = field(default_factory=dict)
@@ -237,7 +237,7 @@ class Side:
         theirs: Course | None,
         is_known: bool,
     ) -> None:
-        """Take note that acts of a course are begun."""
+        """Take note that acts of a course are started."""
         assert course.plan is not None or not actions, "only plans have acts"
         for action in actions:
             if action.key not in self.begun and course.plan is not None:
@@ -256,7 +256,7 @@ class Side:
             self.allowed.setdefault(plan, at)
 
     def use_yes(self, plan: PlanId) -> None:
-        """Take note that a plan went on after its yes: what waited is begun as of the yes.
+        """Take note that a plan continued after its yes: what waited is started as of the yes.
 
         A yes alone begins nothing: it may expire, and it is void when the plan changes.
         """
@@ -266,9 +266,9 @@ class Side:
             self.begin(course, course.after_approval, at=self.allowed[plan], theirs=None, is_known=False)
 
     def go_on(self, plan: PlanId, *, at: datetime) -> str | None:
-        """Take note that a plan that was held back was begun after all; return by which guardrail it was held.
+        """Take note that a plan that was held back was started after all; return by which guardrail it was held.
 
-        What the policy itself forbids, or asks a yes for, never goes on by itself.
+        What the policy itself forbids, or asks an approval for, never continues by itself.
         """
         waits = self.waiting.get(plan)
         if waits is None or waits[0].standing is not Standing.HELD or waits[1] in SAID_BY_POLICY:
@@ -281,7 +281,7 @@ class Side:
         return guardrail
 
     def plans(self) -> Iterator[tuple[IncidentPlan, frozenset[ActionKey]]]:
-        """Yield each plan of which anything is begun, with the keys of what is."""
+        """Yield each plan of which anything is started, with the keys of what is."""
         keys: dict[PlanId, set[ActionKey]] = {}
         plans: dict[PlanId, IncidentPlan] = {}
         for key, first in self.begun.items():

@@ -1,8 +1,8 @@
 """What was known when, read back from the lake, and the incidents that there would have been.
 
 The same detectors and the same rules of lines as live, over the hours before a moment. What the lake does not hold is
-said (`gaps`), never guessed. How the scheduler saw a node at a time is not kept: `inventory` shows each hour as it was
-when the hour was filled. Who did not answer it is found by the series that end.
+stated (`gaps`), never guessed. How the scheduler saw a node at a time is not kept: `inventory` shows each hour as it
+was when the hour was filled. Who did not answer it is found by the series that end.
 
 The same rules and the same correlation as live, without ledger, plans or acts. Made for `diagnose`, for the evaluation
 and for what-if questions; everything stays in memory.
@@ -211,13 +211,13 @@ class RecordedStretch:
     start: datetime
     end: datetime
     events: tuple[Event, ...]
-    """What lines said, by time."""
+    """What lines stated, by time."""
     spells: tuple[Spell, ...]
     """What the detectors saw and for how long, by the time at which they were sure of it."""
     jobs: tuple[tuple[datetime, tuple[JobStatus, ...]], ...]
-    """What the scheduler would have said of all jobs that ran or had just ended, at each change."""
+    """What the scheduler would have stated of all jobs that ran or had just ended, at each change."""
     gaps: tuple[str, ...]
-    """What the lake does not hold of the stretch, in words: what was not seen there is not known to be well."""
+    """What the lake does not hold of the interval, in words: what was not seen there is not known to be well."""
     is_blind: bool
     """It holds no sample of anything."""
 
@@ -232,10 +232,10 @@ def evidence_from_lake(
     release: Mapping[str, str] | None = None,
     detect: Detect | None = None,
 ) -> RecordedStretch:
-    """Return what was known in [at - back, at]. Raises LakeError; ValueError for a stretch that is empty.
+    """Return what was known in [at - back, at]. Raises LakeError; ValueError for an interval that is empty.
 
     Nothing later than `at` is used, but for accounting of attempts that were still running then: it says which nodes
-    they held, and they are told as running.
+    they held, and they are reported as running.
 
     `step_seconds` None: the grid that most GPU samples stand on. `detect` None: all detectors.
     """
@@ -320,7 +320,7 @@ def _hours_without_jobs(lake: Lake, *, start: datetime, end: datetime) -> list[s
 
 
 class _Seen:
-    """What detectors saw, put together over stretches that were read one after the other."""
+    """What detectors saw, put together over intervals that were read one after the other."""
 
     def __init__(self, *, step: timedelta) -> None:
         self._step = step
@@ -328,7 +328,7 @@ class _Seen:
         self._last: dict[str, tuple[Observation, datetime, datetime]] = {}
 
     def take(self, detections: "Sequence[Detection]", *, begin: datetime, until: datetime) -> None:
-        """Take in what was seen in [begin, until): what began earlier and goes on was taken in before."""
+        """Take in what was seen in [begin, until): what began earlier and continues was taken in before."""
         for each in sorted(detections, key=lambda each: each.first_seen_at):
             if each.last_seen_at < begin or each.first_seen_at >= until:
                 continue
@@ -356,7 +356,7 @@ class _Seen:
 
 
 def _failures(attempts: Sequence[JobStatus], *, start: datetime, end: datetime) -> list[Spell]:
-    """Return verdicts over many attempts, judged anew whenever one has ended."""
+    """Return verdicts over many attempts, judged again whenever one has ended."""
     from ops_pipelines.observe.detectors.stalls import detect_failures
     from ops_pipelines.observe.past_states import ended_attempts
 
@@ -405,7 +405,7 @@ def _events(lake: Lake, *, start: datetime, end: datetime, topology: Topology) -
 
 
 def _attempt_rows(lake: Lake, *, start: datetime, end: datetime) -> tuple[Rows, Rows]:
-    """Return the rows of accounting and allocations that may name an attempt of the stretch."""
+    """Return the rows of accounting and allocations that may name an attempt of the interval."""
     from ops_pipelines.observe.past_states import ACCOUNTING_COLUMNS, ALLOCATION_COLUMNS
 
     accounting = lake.read(
@@ -452,7 +452,7 @@ def find_past_incidents(
     step_seconds: int | None = None,
     detect: Detect | None = None,
 ) -> PastIncidents:
-    """Return the incidents of [at - back, at]. Raises LakeError; ValueError for a stretch that is empty.
+    """Return the incidents of [at - back, at]. Raises LakeError; ValueError for an interval that is empty.
 
     `step_seconds` and `detect` as in `from_lake.evidence_from_lake`.
     """

@@ -302,7 +302,7 @@ _SOFT_WORDS = tuple(sorted(each.value.replace("_", " ") for each in SOFT))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """One stretch of time in which something could not go on."""
+    """One interval of time in which something could not continue."""
 
     who: str
     waited_for: str
@@ -372,7 +372,7 @@ def _for_guardrails(
 ) -> Iterator[Wait]:
     first: dict[str, RefusedAct] = {}
     for each in chain.refusals:
-        # The wait for a yes is told already, and without what is only a kindness a plan goes on.
+        # The wait for approval is reported already, and without what is only a kindness a plan continues.
         if each.guardrail != "approval" and not each.act.startswith(_SOFT_WORDS):
             first.setdefault(each.act, each)
     begun = {explain_action(each.action): each.begun_at for each in reversed(list(records))}

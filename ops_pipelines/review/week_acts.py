@@ -29,12 +29,12 @@ ASSUMED_RESTART = timedelta(minutes=10)
 """A restart that nobody saw may have taken so long. # Assumption: the upper end of what large jobs need to load."""
 _NOTHING = timedelta(0)
 _TELLING = 0.01
-"""Up to this share that is not known one number may stand for both bounds."""
+"""Up to this share that is not known one number may mean both bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkSum:
-    """GPU-hours that were wanted in a stretch, and what became of them. The parts add up to `wanted`."""
+    """GPU-hours that were requested in an interval, and what became of them. The parts add up to `wanted`."""
 
     productive: float = 0.0
     lost: float = 0.0
@@ -55,7 +55,7 @@ class WorkSum:
 
     @property
     def low_ratio(self) -> float | None:
-        """Effective time if all that is not known was lost; None where nothing was wanted."""
+        """Effective time if all that is not known was lost; None where nothing was requested."""
         return self.productive / self.wanted if self.wanted > 0 else None
 
     @property
@@ -65,7 +65,7 @@ class WorkSum:
 
     @property
     def effective_ratio(self) -> float | None:
-        """Effective time, what is not known counted as lost; None where so much is not known that it tells nothing."""
+        """Effective time, what is not known counted as lost; None where too much is not known."""
         is_known = self.wanted > 0 and self.unknown <= _TELLING * self.wanted
         return self.low_ratio if is_known else None
 
@@ -77,7 +77,7 @@ class WorkSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The work of a stretch: by team, and what each cause took."""
+    """The work of an interval: by team, and what each cause took."""
 
     by_team: Mapping[str, WorkSum] = field(default_factory=dict)
     by_cause: "Mapping[Cause, float]" = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Work:
 
 
 def sum_work(stints: "Iterable[Stint]", breaks: "Iterable[Break]", *, since: datetime, until: datetime) -> Work:
-    """Return what became of the time that `stints` wanted in [since, until), with everything cut at its edges.
+    """Return what became of the time that `stints` requested in [since, until), with everything cut at its edges.
 
     Attempts without GPUs weigh nothing and are left out.
     """
@@ -259,8 +259,8 @@ class PeopleLine:
 
 
 def acts_of(records: Records, *, since: datetime, until: datetime) -> tuple[ActLine, ...]:
-    """Return the acts of plans begun in [since, until) by kind, the commonest first; what a person did by hand is
-    told by `people_of`."""
+    """Return the acts of plans started in [since, until) by kind, the commonest first; what a person did by hand is
+    reported by `people_of`."""
     lines: dict[Verb, dict[str, int]] = {}
     for listed in records.values():
         for record in listed:
@@ -298,7 +298,7 @@ def wrong_acts(
     found = []
     for incident in incidents:
         if not incident.findings or incident.mended_at is not None:
-            continue  # A person drained it, or hands have mended it: something was wrong.
+            continue  # A person drained it, or hands have repaired it: something was wrong.
         by_node: dict[NodeName, list[ActionRecord]] = {}
         for record in records.get(incident.incident, ()):
             if record.action.node is not None and record.action.attempt is None:

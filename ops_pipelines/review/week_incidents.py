@@ -295,7 +295,7 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetScores:
-    """Who stands out."""
+    """Who is out."""
 
     scores: tuple[LemonScore, ...]
     """Those with a reason, nodes before GPUs, each the worst first."""

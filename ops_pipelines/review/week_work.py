@@ -71,7 +71,7 @@ def judge_objectives(
 
 
 def tally_of(pieces: Iterable[_Piece], *, since: datetime, until: datetime) -> Tally:
-    """Return the sums of what lies in [since, until): a stretch counts by its part within, a moment whole or not."""
+    """Return the sums of what lies in [since, until): an interval counts by its part within, a moment whole or not."""
     good = bad = 0.0
     days: set[int] = set()
     for begin, end, amount, is_good in pieces:
@@ -103,7 +103,7 @@ def _uptime(
     """Yield GPU-hours that jobs ran (good), and that they waited after hardware or we had interrupted them (bad).
 
     Waits after what nobody can explain count as bad where the scheduler says that a node failed. Preemption, and what a
-    program did to itself, is neither good nor bad. Of a job that never came back nobody knows what it wanted.
+    program did to itself, is neither good nor bad. Of a job that never came back nobody knows what it requested.
     """
     from ops_pipelines.review.job_runs import Cause
 
@@ -123,7 +123,7 @@ def _uptime(
 
 
 def _waits(objective: Objective, stints: "Sequence[Stint]", waited: "Sequence[Waited]") -> Iterator[_Piece]:
-    """Yield each job once, when it first began: good if it waited at most the limit since it could have begun.
+    """Yield each job once, when it first began: good if it waited at most the limit since it could have started.
 
     One that was given up before it began is bad if it had waited longer, and says nothing otherwise. Jobs that still
     run are counted when accounting has them, at their end.
@@ -146,7 +146,7 @@ def _waits(objective: Objective, stints: "Sequence[Stint]", waited: "Sequence[Wa
 
 
 def _latencies(objective: Objective, minutes: "Sequence[LatencyMinute]", team_of: dict[str, str]) -> Iterator[_Piece]:
-    """Yield each minute of each service in which it told its latency; a silent minute says nothing.
+    """Yield each minute of each service in which it reported its latency; a silent minute says nothing.
 
     A service belongs to the account of its job, else to its namespace.
     """
@@ -184,7 +184,7 @@ _SOFTWARE = frozenset({AtFault.APPLICATION, AtFault.USER})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHistory:
-    """Every attempt of a stretch of time, and what is known of its interruptions."""
+    """Every attempt of an interval of time, and what is known of its interruptions."""
 
     stints: "tuple[Stint, ...]"
     waited: "tuple[Waited, ...]"
@@ -414,7 +414,7 @@ def _with_lines(each: "Break", lines: "JobLines", blame: Blame) -> "Break":
     return replace(
         each,
         checkpointed_at=max(known, default=None),
-        # Every line of the attempt is at hand, the job does tell of its saves, and told of none.
+        # Every line of the attempt is at hand, the job does tell of its saves, and reported of none.
         saved_nothing=each.saved_nothing or (not known and is_whole and lines.tells_of_saves(stint.job)),
         restart=restart,
     )

@@ -124,7 +124,7 @@ class WeeklyReview:
     budgets: tuple[Budget, ...]
     coverage: tuple[CoverageLine, ...]
     missing: tuple[str, ...]
-    """What could not be told, in words: none of it is in any number."""
+    """What could not be reported, in words: none of it is in any number."""
 
     @property
     def week(self) -> Week:
@@ -155,9 +155,10 @@ def review_week(
     *,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> WeeklyReview:
-    """Return the review of a week. Raises ValueError for one that has not begun, LakeError and LedgerError.
+    """Return the review of a week. Raises ValueError for one that has not started, LakeError and LedgerError.
 
-    A scheduler that does not answer is said and costs only what it alone knows. `on_step` is told what is read next.
+    A scheduler that does not answer is reported and costs only what it alone knows. `on_step` receives what is read
+    next.
     """
     now = cluster.clock.now()
     if week.start >= now:

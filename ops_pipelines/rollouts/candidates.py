@@ -107,8 +107,8 @@ class _Seen:
     def rank(self, group: _Group) -> tuple[int, float, bool, int, int]:
         """Rank a group, the best first.
 
-        Models with too few canaries come before those with the smallest share of their nodes among them; then whoever
-        leaves each partition a node that is no canary; then new racks, then new switches.
+        Models with too few canaries come before those with the smallest share of their nodes among them; then anyone
+        who leaves each partition a node that is no canary; then new racks, then new switches.
         """
         node = group[0]
         have = self.of_model[node.model]
@@ -251,10 +251,10 @@ class Places:
         waiting: Collection[NodeName] = (),
         left_out: Collection[NodeName] = (),
     ) -> None:
-        """Count who is out. `fleet`: every declared node; `in_hand`: further nodes that a rollout has begun with.
+        """Count who is out. `fleet`: every declared node; `in_hand`: further nodes that a rollout has started with.
 
         `waiting`: in hand, and yet none of the rollouts' share, for an incident has them out. `left_out`: failed, and
-        still out for their update: each keeps its place until it works again, for its own way back, too.
+        still out for their update: each keeps its place until it works again, for its own rollback, too.
         """
         self._left_out = {each.node for each in fleet if each.node in left_out and not each.is_in_service}
         owned = ({each.node for each in fleet if each.is_in_hand} | set(in_hand)) - set(waiting) | self._left_out
@@ -271,7 +271,7 @@ class Places:
 
     @property
     def left_count(self) -> int:
-        """How many more may be taken, wherever they stand."""
+        """How many more may be taken, wherever they are."""
         return max(0, min(self._ours_left, self._left[_ALL]))
 
     def has_room(self, node: FleetNode) -> bool:

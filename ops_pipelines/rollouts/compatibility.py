@@ -60,7 +60,7 @@ def contradictions(
     today: date,
     controller_version: str | None = None,
 ) -> tuple[Contradiction, ...]:
-    """Return everything that speaks against a release: of itself first, then of nodes, alike ones together.
+    """Return everything that is evidence against a release: of itself first, then of nodes, alike ones together.
 
     `controller_version`: which slurmctld runs; without it no release moves slurmd. Nodes that opted out, or run these
     versions already, are not judged.

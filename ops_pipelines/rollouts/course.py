@@ -1,6 +1,6 @@
 """What comes next for a rollout as a whole, where each event leads, and which jobs are kept off nodes that soak.
 
-A row stands here only if something brings it about: the autopilot by `course` and `engine`, a person by
+A row is here only if something brings it about: the autopilot by `course` and `engine`, a person by
 `rollouts.orders`.
 
 Only canaries are spared wide jobs. Later waves are too large for it: wide jobs would find no place at all.
@@ -89,7 +89,7 @@ NODE_TABLE: Mapping[tuple[NodeStage, NodeEvent], NodeStage] = {
     (NodeStage.RETURNING, NodeEvent.RETURNED): NodeStage.SOAKING,
     (NodeStage.RETURNING, NodeEvent.IS_BACK): NodeStage.BACK,
     (NodeStage.SOAKING, NodeEvent.WAVE_GOOD): NodeStage.UPDATED,
-    # The way back begins with the drain again, wherever the node stands; what is drained already passes through it. Who
+    # The rollback begins with the drain again, wherever the node is; what is drained already passes through it. Who
     # only drains on its way there was not touched: it is put back as it was.
     **{
         (stage, NodeEvent.GO_BACK): NodeStage.DRAINING
@@ -103,7 +103,7 @@ NODE_TABLE: Mapping[tuple[NodeStage, NodeEvent], NodeStage] = {
     },
     **{(stage, NodeEvent.FAILED): NodeStage.PULLED for stage in _HANDLED},
 }
-"""Of the way forward. On the way back FAILED leads to LOST, and NOT_NOW to work with the new version (`next_stage`)."""
+"""Of the way forward. On the rollback FAILED leads to LOST, and NOT_NOW to work with the new version (`next_stage`)."""
 
 
 class IllegalRolloutTransitionError(RuntimeError):
@@ -131,7 +131,7 @@ def next_stage(stage: NodeStage, event: NodeEvent, *, direction: Direction) -> N
 
 
 def next_direction(event: NodeEvent, direction: Direction) -> Direction:
-    """Return which way a node goes after `event`: there, until it goes back."""
+    """Return which way a node goes after `event`: there, until it rolls back."""
     if event is NodeEvent.GO_BACK:
         return Direction.BACK
     return Direction.FORWARD if event in (NodeEvent.BEGIN, NodeEvent.NOT_NOW) else direction
@@ -142,7 +142,7 @@ def next_direction(event: NodeEvent, direction: Direction) -> Direction:
 
 _NEW = frozenset({NodeStage.RETURNING, NodeStage.SOAKING})
 _MOST_JOBS = 50
-"""# Assumption: whoever waits behind so many wide jobs does not start while canaries soak."""
+"""# Assumption: anyone who waits behind so many wide jobs does not start while canaries soak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +240,7 @@ def next_turn(
 
 
 def is_stopped_for_good(rollout: Rollout) -> bool:
-    """Return whether a rollout asks because the gate stopped what cannot go back: who resumes it is asked again."""
+    """Return whether a rollout asks because the gate stopped what cannot roll back: who resumes it is asked again."""
     return rollout.state is RolloutState.ASKING and rollout.reason.endswith(_ONE_WAY)
 
 
@@ -259,7 +259,7 @@ def _judged(
     if not is_ours:
         return None
     if verdict is not None and is_stopped:
-        # Sent back, every node would be drained and none could be mended: nothing else is begun, and people say.
+        # Sent back, every node would be drained and none could be repaired: nothing else is started, and people decide.
         return Turn(event=RolloutEvent.GATE_UNDECIDED, reason=f"{verdict.reason}; {_ONE_WAY}")
     pulled = [each for each in nodes if each.failure]
     if len(pulled) - rollout.excused_count > limits.max_pulled_count:
@@ -280,7 +280,7 @@ def _judged(
     if verdict is None or verdict.kind is VerdictKind.UNDECIDED:
         return None
     if verdict.kind is VerdictKind.GOOD and is_under_way:
-        return None  # Whoever was pulled out is on its way back: it is brought to its end before the wave is.
+        return None  # A node that was pulled out rolls back: it is brought to its end before the wave is.
     if verdict.kind is VerdictKind.ASK:
         return Turn(event=RolloutEvent.GATE_UNDECIDED, reason=verdict.reason)
     if rollout.wave == len(rollout.waves):
@@ -291,7 +291,7 @@ def _judged(
 
 
 def _is_under_way(nodes: Collection[RolloutNode], *, release: Release) -> bool:
-    """Return whether a node is in hand, or about to be: pulled out, and not on its way back yet."""
+    """Return whether a node is in hand, or about to be: pulled out, and not rolling back yet."""
     return any(each.stage in IN_HAND for each in nodes) or bool(pulled_out(nodes, release=release))
 
 

@@ -77,19 +77,19 @@ def calendar_of(cluster: Cluster, *, now: datetime) -> tuple[WorkCalendar, tuple
     )
 
 
-# -- maintenance that the scheduler is told of --
+# -- maintenance that the scheduler is asked for --
 
 
 LEAD = timedelta(hours=4)
 """# Assumption: long enough that most jobs end within it, short enough that the queue loses little by it."""
 _SPARE = timedelta(hours=1)
-"""How much later than foreseen a visit may end before the booking is changed for it."""
+"""How much later than expected a visit may end before the booking is changed for it."""
 _WINDOWS_TRIED = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospect:
-    """What the next visits are foreseen from."""
+    """What the next visits are expected from."""
 
     fleet: Mapping[NodeName, FleetNode]
     calendar: WorkCalendar
@@ -100,7 +100,7 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Next:
-    """A node that comes soon, and when its work begins at the latest foreseen."""
+    """A node that comes soon, and when its work begins at the latest expected."""
 
     node: NodeName
     begins_at: datetime
@@ -141,13 +141,13 @@ def wanted_booking(rollout: Rollout, nodes: Collection[RolloutNode], prospect: P
 def book_ahead(report: PassReport, around: Surroundings, cluster: Cluster, *, lease: Lease) -> PassReport:
     """Book what comes next after a pass, and give back what does not; return the report with what was in the way.
 
-    What is asked for stands in the ledger before it is asked, and until it was given back. A scheduler that refuses
+    What is asked for is in the ledger before it is asked, and until it was given back. A scheduler that refuses
     costs the booking and nothing else. Raises LedgerError.
     """
     rollout, now = report.rollout, cluster.clock.now()
     state, limits = cluster.ledger.read_state(now), cluster.rules.policy.rollouts
     if state.pause is not None:
-        return report  # Nothing is said to the scheduler then; what is booked ends by itself.
+        return report  # Nothing is sent to the scheduler then; what is booked ends by itself.
     prospect = Prospect(
         fleet=around.fleet,
         calendar=around.calendar,
@@ -247,7 +247,7 @@ def _places(nodes: Collection[RolloutNode], prospect: Prospect) -> Sequence[date
 
 
 def _ends_at(node: RolloutNode, prospect: Prospect) -> datetime | None:
-    """Return when a node in hand is foreseen to work again; None: it waits for jobs of which nobody knows the end."""
+    """Return when a node in hand is expected to work again; None: it waits for jobs of which nobody knows the end."""
     known = prospect.fleet.get(node.node)
     if node.stage is not NodeStage.DRAINING:
         return max(prospect.now, node.since + prospect.visit)
@@ -257,7 +257,7 @@ def _ends_at(node: RolloutNode, prospect: Prospect) -> datetime | None:
 
 
 def _begins_at(node: FleetNode, place_at: datetime, prospect: Prospect) -> datetime | None:
-    """Return when the work on a node is foreseen to begin: it is free, has a place, and the window is long enough."""
+    """Return when the work on a node is expected to begin: it is free, has a place, and the window is long enough."""
     at = max(place_at, _free_at(node, prospect.now))
     for _ in range(_WINDOWS_TRIED):
         opens_at = prospect.calendar.opens_at(at)
@@ -281,7 +281,7 @@ _SELDOM = timedelta(minutes=5)
 def due_rollout(state: LedgerState, ledger: Ledger, *, limits: RolloutLimits, now: datetime) -> Due | None:
     """Return the pass that is due now; None if nothing has changed and nothing can have.
 
-    One pass serves every rollout, so it is due anew when it is for any of them: one that waits hides no other.
+    One pass serves every rollout, so it is due again when it is for any of them: one that waits hides no other.
     """
     each_due = [_due(rollout, ledger, limits=limits, now=now) for rollout in state.rollouts]
     found = [due for due in each_due if due is not None]
@@ -363,9 +363,9 @@ def advance_rollouts(
 
 
 def _why_nothing_is_done(state: LedgerState, cluster: Cluster, *, lease: Lease) -> str:
-    """Return why no node is begun and nobody is kept off or let on, in words; empty where nothing is in the way.
+    """Return why no node is started and nobody is kept off or let on, in words; empty where nothing is in the way.
 
-    Acts are judged one by one; what is said to the scheduler beside them is not.
+    Acts are judged one by one; what is sent to the scheduler beside them is not.
     """
     if state.pause is not None:
         return f"no node is begun: {state.pause.actor} paused the autopilot ({state.pause.reason})"

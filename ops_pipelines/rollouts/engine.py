@@ -1,10 +1,10 @@
 """What comes next for one node of a rollout: one act, one step of its life, or waiting; how a failure is recognised.
 
-That several nodes failed alike is how the gate tells a bad release from bad nodes (`gate.counts`).
+That several nodes failed alike is how the gate separates a bad release from bad nodes (`gate.counts`).
 
 Which move it is, is `engine`'s.
 
-The order of acts within each stage stands here and nowhere else. Whether an act may be begun is judged by `guardrails`
+The order of acts within each stage is here and nowhere else. Whether an act may be started is judged by `guardrails`
 when it is performed; what became of it is read from its record. What it decides on, and what it can answer, is `way`'s;
 what comes next for the rollout as a whole is `course`'s.
 """
@@ -72,13 +72,13 @@ class NodeFacts:
     jobs: tuple[JobStatus, ...]
     """What may have processes on it."""
     outcomes: Mapping[ActionKey, Outcome | None]
-    """Of the acts of its rollout on it, begun so far; None: under way."""
+    """Of the acts of its rollout on it, started so far; None: under way."""
     versions: Mapping[Component, str] | None = None
     """What runs, read just now; None: not asked, or no answer."""
     trouble: str = ""
     """The open incident about the node, where there is one that is not only watched."""
     closed: str = ""
-    """Why no work is begun now: no window is open, or a freeze holds."""
+    """Why no work is started now: no window is open, or a freeze holds."""
     check: CheckVerdict | None = None
     """What the tests of this pass found; None: no result yet."""
 
@@ -185,7 +185,8 @@ def deadline_of(
     stage: NodeStage, step: tuple[Change, ...], *, limits: RolloutLimits, durations: Durations, now: datetime
 ) -> datetime | None:
     """Return by when a stage that begins now must be over; None where it may last."""
-    # Each act has its own limit, after which it has failed: the stage's is a little longer, and people are told of it.
+    # Each act has its own limit, after which it has failed: the stage's is a little longer, and people are notified of
+    # it.
     spare = timedelta(minutes=5)
     restart = {
         Activation.LIVE: timedelta(0),
@@ -220,7 +221,7 @@ def _drain(way: Way) -> Move:
     is_late = way.node.deadline is not None and way.facts.now >= way.node.deadline
     # A node that breaks while it only drains is repaired first: the incident cannot have it as long as we do.
     why_not = "the rollout goes back" if way.is_called_back else way.facts.trouble
-    # Who is free goes on, also where that was only seen after its deadline; not who is being put back already.
+    # Who is free continues, also where that was only seen after its deadline; not who is being put back already.
     is_leaving = way.act(Verb.RESUME).key in way.facts.outcomes
     is_waiting = bool(way.facts.jobs) or not way.is_done(drain)
     why_not = why_not or (_waits_for(way) if is_late and (is_waiting or is_leaving) else "")
@@ -230,10 +231,10 @@ def _drain(way: Way) -> Move:
     if not is_forward and way.facts.trouble and way.facts.jobs and way.is_done(drain):
         return _leave(way, drain, way.facts.trouble, event=NodeEvent.NOT_NOW)
     if is_forward and way.facts.closed and drain.key not in way.facts.outcomes:
-        # Begun in a window, and not let out of work in time: it is no node in hand that has to be finished.
+        # Started in a window, and not let out of work in time: it is no node in hand that has to be finished.
         return Wait(reason=way.facts.closed)
     if not way.is_done(drain):
-        return _do_or_fail(way, drain)  # On its way back it may wait: until it is drained it works, and is not lost.
+        return _do_or_fail(way, drain)  # On its rollback it may wait: until it is drained it works, and is not lost.
     if way.facts.jobs:
         return Wait(reason=f"waits for the end of {_waits_for(way)}")
     return Step(event=NodeEvent.FREE, reason="drained, and no job is left on it")

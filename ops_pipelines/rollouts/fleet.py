@@ -51,7 +51,7 @@ class FleetNode:
     """Takes work: neither drained nor down nor silent."""
     partitions: frozenset[str] = frozenset()
     is_in_hand: bool = False
-    """A rollout has begun with it, and has not returned it: it is out, or will be at any moment."""
+    """A rollout has started with it, and has not returned it: it is out, or will be at any moment."""
     why_not: str = ""
     """Why no rollout may touch it now: untouchable, an open incident, somebody else's drain; empty: it may."""
     trouble: str = ""
@@ -86,12 +86,12 @@ class Beginning:
 
 
 def is_to_go_back(node: RolloutNode, rollout: Rollout) -> bool:
-    """Return whether a node works with the new version, or was lost before somebody said: try once more."""
+    """Return whether a node works with the new version, or was lost before somebody ordered: try once more."""
     return node.stage in UPDATED or (node.stage is NodeStage.LOST and node.since < rollout.since)
 
 
 def turning_round(rollout: Rollout, nodes: Collection[RolloutNode]) -> tuple[Beginning, ...]:
-    """Return the nodes that turn round now: those that are in hand on the way forward, wherever they stand.
+    """Return the nodes that turn round now: those that are in hand on the way forward, wherever they are.
 
     One that was only drained is put back as it is (`engine`). Those at work follow as the budget allows (`beginning`).
     """
@@ -105,7 +105,7 @@ def turning_round(rollout: Rollout, nodes: Collection[RolloutNode]) -> tuple[Beg
 
 
 def pulled_out(nodes: Collection[RolloutNode], *, release: Release) -> tuple[Beginning, ...]:
-    """Return the nodes that failed alone and go back alone; what cannot go back stays drained, for people."""
+    """Return the nodes that failed alone and roll back alone; what cannot roll back stays drained, for people."""
     if release.is_one_way:
         return ()
     return tuple(
@@ -133,7 +133,7 @@ def beginning(
 
 
 def in_hand(nodes: Iterable[RolloutNode], fleet: Mapping[NodeName, FleetNode]) -> frozenset[NodeName]:
-    """Return the nodes that take a place of the rollouts: begun with, and out for no other reason."""
+    """Return the nodes that take a place of the rollouts: started with, and out for no other reason."""
     return frozenset(each.node for each in nodes if each.stage in IN_HAND and not _is_waiting_for(each, fleet))
 
 
@@ -148,7 +148,7 @@ def ready(
 ) -> tuple[Beginning, ...]:
     """Return the nodes that may start now, as far as there is room: idle ones first, then those that are free soonest.
 
-    Forward: nodes of the present wave, while a window is open that their visit is foreseen to fit into. Back: every
+    Forward: nodes of the present wave, while a window is open that their visit is expected to fit into. Back: every
     node at work with the new version, windows or not: a bad version is worse than work outside hours.
     """
     if rollout.state is RolloutState.GOING_BACK:
@@ -241,7 +241,7 @@ def _elsewhere(node: RolloutNode, rollout: Rollout, why: str, *, now: datetime) 
 
 
 def _is_broken(node: RolloutNode, fleet: Mapping[NodeName, FleetNode]) -> bool:
-    """Return whether an incident has the node: it comes last, so that it takes no place of one that can go back now."""
+    """Return whether an incident has the node: it comes last, and takes no place of one that can roll back now."""
     return node.node in fleet and bool(fleet[node.node].trouble)
 
 
@@ -251,7 +251,7 @@ def _has_broken_under(node: RolloutNode, fleet: Mapping[NodeName, FleetNode]) ->
 
 
 def _is_waiting_for(node: RolloutNode, fleet: Mapping[NodeName, FleetNode]) -> bool:
-    """Return whether a node waits on its way back until an incident is over: it is out anyway, and takes no place."""
+    """Return whether a node that rolls back waits for an incident to end: it is out anyway, and takes no place."""
     is_to_go_back = node.stage is NodeStage.DRAINING and node.direction is Direction.BACK
     return is_to_go_back and _is_broken(node, fleet)
 
@@ -383,9 +383,9 @@ def _why_not(
 
 _LOOK_BACK = timedelta(hours=24)
 _REMEMBERED = timedelta(days=400)
-"""# Assumption: what was rolled out longer ago has been rolled out anew since, or is declared."""
+"""# Assumption: what was rolled out longer ago has been rolled out again since, or is declared."""
 _DRIVER_KEY = "driver"
-"""Under which `release` of cluster.yaml has the driver; firmware stands there under the model of the part."""
+"""Under which `release` of cluster.yaml has the driver; firmware is there under the model of the part."""
 _CLUSTER_FILE = "release in cluster.yaml"
 
 

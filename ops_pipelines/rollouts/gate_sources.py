@@ -1,7 +1,7 @@
 """What the gate sees of a rollout: gathered once a pass from ledger, scheduler and lake.
 
-What is counted how is said in `rollouts.gate`: `rollouts.gate.seen_events`, `seen_events`, `rollouts.gate.measures`. A
-source that does not answer is named, and so is one that is not there.
+What is counted how is reported in `rollouts.gate`: `rollouts.gate.seen_events`, `seen_events`,
+`rollouts.gate.measures`. A source that does not answer is named, and so is one that is not there.
 
 Reading is `gate_sources`', what it means is `rollouts.gate.judge_wave`'s. A source that does not answer makes nothing
 good: the wave waits, and the verdict says for what.
@@ -66,7 +66,7 @@ _BYTES_PER_GIGABYTE = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What sources told of a rollout, and what they did not."""
+    """What sources reported of a rollout, and what they did not."""
 
     worked: Worked
     counts: tuple[EventCounts, ...]
@@ -266,7 +266,7 @@ def _busbw(check: NodeCheck) -> list[tuple[float | None, float]]:
 
 _AT_WORK = frozenset({NodeStage.SOAKING, NodeStage.UPDATED})
 _NOT_JUDGED = FINAL | {RolloutState.GOING_BACK, RolloutState.STUCK}
-"""What goes back has its verdict."""
+"""What rolls back has its verdict."""
 
 
 def judge_of(rollout: Rollout, cluster: Cluster) -> Judge:
@@ -346,9 +346,9 @@ def _soaked(node: RolloutNode, worked: Worked, *, now: datetime) -> timedelta:
 
 
 def _soak_began_at(of_wave: Collection[RolloutNode]) -> datetime | None:
-    """Return when the last node of a wave went back to work; of a wave in which none did, when the last gave up.
+    """Return when the last node of a wave rolled back to work; of a wave in which none did, when the last gave up.
 
-    What a node that failed alone does on its way back holds up no soak.
+    What a node that failed alone does while it rolls back holds up no soak.
     """
     begun = [each for each in of_wave if each.stage is not NodeStage.SKIPPED]
     returned = [each.returned_at for each in begun if each.returned_at is not None and not each.failure]

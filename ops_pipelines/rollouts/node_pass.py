@@ -1,13 +1,13 @@
 """Brings nodes of a rollout as far as they go now, and lets others start.
 
-Nothing here is read anew in mid-pass, but for the places of nodes that came back to work: who looks again is the next
+Nothing here is read again in mid-pass, but for the places of nodes that came back to work: who looks again is the next
 pass.
 
-A stage is written after its act has its outcome, and every act is known by its key: whoever comes after a crash reads
-the witness and goes on. Which act is next is `rollouts.engine`'s.
+A stage is written after its act has its outcome, and every act is known by its key: anyone who comes after a crash
+reads the witness and continues. Which act is next is `rollouts.engine`'s.
 
 Who may start is `rollouts.fleet`', who finds room `planning.places`'. Here nodes are asked what they run, for that is
-where the way back leads, and the beginning is written.
+where the rollback leads, and the beginning is written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,15 +69,15 @@ class Errand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a pass is told of the world beside the ledger."""
+    """What a pass is given of the world beside the ledger."""
 
     fleet: Mapping[NodeName, FleetNode]
     calendar: WorkCalendar
     jobs: Sequence[JobStatus]
     visit_seconds: float
-    """How long a node is foreseen to be out."""
+    """How long a node is expected to be out."""
     may_act: bool = True
-    """Whether nodes are begun, and anything is said to the scheduler beside acts."""
+    """Whether nodes are started, and anything is sent to the scheduler beside acts."""
 
 
 def jobs_on(node: NodeName, around: Surroundings) -> tuple[JobStatus, ...]:
@@ -114,7 +114,7 @@ def advance_node(
     """Bring a node on, and return it as it is then, with whether anything moved. Raises SourceError, LedgerError.
 
     `jobs` are those that may have processes on it, `trouble` the incident about it, as read when the pass began;
-    `closed` says why no work is begun now, where none is.
+    `closed` says why no work is started now, where none is.
     """
     has_moved = False
     for _ in range(_MOST_MOVES):
@@ -132,7 +132,7 @@ def advance_node(
         if progress.stage is Stage.DONE:
             has_moved = True
             if not _has_outcome(move.action, errand):
-                # It had lost its object before it was begun: nothing is on record, and nothing is to be done.
+                # It had lost its object before it was started: nothing is on record, and nothing is to be done.
                 return _note(node, progress.reason, errand), has_moved
             continue
         if progress.stage is Stage.FAILED and not _has_outcome(move.action, errand):
@@ -267,7 +267,7 @@ def _is_held_by_others(node: RolloutNode, move: Act, errand: Errand) -> bool:
 
 
 def _refused(node: RolloutNode, move: Act, progress: Progress) -> Step:
-    """Return what becomes of a node of which an act may never be begun: untouched, it is passed over."""
+    """Return what becomes of a node of which an act may never be started: untouched, it is passed over."""
     is_untouched = node.stage is NodeStage.DRAINING and node.direction is Direction.FORWARD
     if is_untouched:
         return Step(event=NodeEvent.SKIP, reason=progress.reason)
@@ -286,7 +286,7 @@ def _has_outcome(action: Action, errand: Errand) -> bool:
 def begin_nodes(errand: Errand, nodes: dict[NodeName, RolloutNode], around: Surroundings) -> bool:
     """Let nodes start on their way, there or back; return whether any did.
 
-    Who was pulled out goes back in every state: that only brings to an end what was begun.
+    Who was pulled out rolls back in every state: that only brings to an end what was started.
     """
     if not around.may_act:
         return False
@@ -317,7 +317,7 @@ def begin_nodes(errand: Errand, nodes: dict[NodeName, RolloutNode], around: Surr
 def _who_begins(
     errand: Errand, nodes: Sequence[RolloutNode], around: Surroundings, *, now: datetime
 ) -> tuple[tuple[Beginning, ...], Mapping[NodeName, FleetNode], Mapping[NodeName, Mapping[Component, str]]]:
-    """Return who begins, with the fleet and what runs on them. A node that does not tell has no way back: not begun."""
+    """Return who begins, with the fleet and what runs on them. A node that does not report has no rollback."""
     fleet = dict(around.fleet)
     versions: dict[NodeName, Mapping[Component, str]] = {}
     needed = {change.component for change in errand.release.changes if change.reversibility is not Reversibility.NO}
@@ -351,7 +351,7 @@ def _with_room(
 ) -> tuple[Beginning, ...]:
     """Return who of those that are ready finds room in every budget: who would be refused takes no place of another.
 
-    A node that nobody declares any more has no place to find: on its way back it is lost in words, not waited for.
+    A node that nobody declares any more has no place to find: while it rolls back it is lost in words, not waited for.
     """
     if not waiting:
         return ()

@@ -1,7 +1,7 @@
 """What a notice of a rollout is made of, and what a team is sent of one that touches nodes of its jobs.
 
 Composed from what the ledger holds at a look, and known by a key: who looks again, also after a crash, says nothing
-twice. What is told to whom is `operator_notices`', `operator_notices`' and `team_notices`'.
+twice. What is reported to whom is `notices`' and `operator_notices`'.
 
 A team is who had jobs on the nodes when the rollout was planned; no job is killed, so nobody else need do anything.
 """
@@ -49,7 +49,7 @@ _LONGEST_REASON = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSituation:
-    """One rollout as it is now, with what was told of it."""
+    """One rollout as it is now, with what was reported of it."""
 
     rollout: Rollout
     nodes: Sequence[RolloutNode]
@@ -61,7 +61,7 @@ class RolloutSituation:
     now: datetime
 
     def is_news(self, at: datetime) -> bool:
-        """Return whether what happened then may be told: of what is older the outbox no longer knows that it was."""
+        """Return whether what happened then may be reported: of what is older the outbox no longer knows."""
         return self.now - at < self.rules.kept_for
 
     def nodes_in(self, stages: Collection[NodeStage]) -> tuple[NodeName, ...]:
@@ -173,7 +173,7 @@ def short(reason: str) -> str:
 
 
 def command(situation: RolloutSituation, order: str) -> str:
-    """Return what a person types; each order but a yes wants its reason."""
+    """Return what a person types; each order but an approval wants its reason."""
     reason = "" if order in ("approve", "status") else ' --reason "..."'
     return f"`ops-pipelines rollout {order} {situation.rollout.rollout}{reason}`"
 
@@ -193,7 +193,7 @@ def times_over(situation: RolloutSituation) -> int:
     return 1 + (situation.now - deadline) // each
 
 
-# -- what a team is told of a rollout that touches nodes of its jobs --
+# -- what a team is sent of a rollout that touches nodes of its jobs --
 
 
 _BEFORE = timedelta(days=1)
@@ -204,7 +204,7 @@ _UNTOUCHED = frozenset({NodeStage.PENDING, NodeStage.SKIPPED})
 
 
 def tell_teams(situation: RolloutSituation) -> tuple[Note, ...]:
-    """Return the notes for the teams that are true now; who has no account has no team to be told."""
+    """Return the notes for the teams that are true now; who has no account has no team to be notified."""
     if situation.plan is None:
         return ()
     return tuple(note for team in situation.plan.teams if team.team for note in _of_team(situation, team))
@@ -307,7 +307,7 @@ def _closing(situation: RolloutSituation, team: TeamTouched) -> Note:
 
 
 def _is_reminded(situation: RolloutSituation, team: TeamTouched) -> bool:
-    """Return whether the team's first node is due within a day, or its wave has come sooner than foreseen."""
+    """Return whether the team's first node is due within a day, or its wave has come sooner than expected."""
     rollout, now = situation.rollout, situation.now
     if rollout.state not in _FORWARD or now - rollout.created_at < _BEFORE or not _waiting(situation, team):
         return False

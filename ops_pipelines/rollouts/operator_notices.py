@@ -1,7 +1,7 @@
 """What calls the on-call to a rollout, and what the on-call is sent that needs nobody.
 
-What waits for people beyond its deadline is told again and again; a node that stays where it is, and a rollout that
-does not come to its end, once: nothing of a rollout stands still without somebody knowing.
+What waits for people beyond its deadline is reported again and again; a node that stays where it is, and a rollout that
+does not come to its end, once: nothing of a rollout stops without somebody knowing.
 
 By night all of it waits for the morning; only who was called for a rollout hears at once that it is over.
 """
@@ -135,7 +135,7 @@ def _asked(situation: RolloutSituation) -> tuple[str, str, list[tuple[str, str]]
 
 
 def _asked_for(rollout: Rollout, *, is_one_way: bool) -> list[NodeName]:
-    """Return the nodes that a yes covers: what cannot go back is asked for wave by wave."""
+    """Return the nodes that an approval covers: what cannot roll back is asked for wave by wave."""
     waves = rollout.waves[rollout.wave - 1 : rollout.wave] if is_one_way else rollout.waves
     return [node for wave in waves for node in wave.nodes]
 
@@ -154,7 +154,7 @@ def _nodes_that_stay(situation: RolloutSituation) -> list[Note]:
 def _stays(situation: RolloutSituation, node: RolloutNode) -> bool:
     if node.stage is NodeStage.LOST:  # Of one that is stuck they are named by the question.
         return situation.rollout.state is not RolloutState.STUCK
-    if node.stage is NodeStage.PULLED:  # Most go back alone with the next pass.
+    if node.stage is NodeStage.PULLED:  # Most roll back alone with the next pass.
         return situation.now - node.since >= _GRACE
     is_over = node.deadline is not None and situation.now - node.deadline >= _GRACE
     return node.stage in IN_HAND and is_over
@@ -166,7 +166,7 @@ def _stays_since(node: RolloutNode) -> datetime:
 
 
 def _lasts(situation: RolloutSituation) -> list[Note]:
-    """Return that what ends or goes back is not over within the time that a job may last: no job is killed for it."""
+    """Return that what ends or rolls back is not over within the time that a job may last: no job is killed for it."""
     rollout, limit = situation.rollout, situation.limits.job_end_limit
     is_long = rollout.state in _COMES_TO_ITS_END and situation.now - rollout.since >= limit
     if not is_long or not situation.is_news(rollout.since + limit):
@@ -193,7 +193,7 @@ def _lasts(situation: RolloutSituation) -> list[Note]:
 
 
 def _what_holds(situation: RolloutSituation) -> str:
-    """Return the nodes that keep a rollout from its end: those in hand with why, then those that still must go back."""
+    """Return the nodes that keep a rollout from its end: those in hand with why, then those still to roll back."""
     in_hand = [each for each in situation.nodes if each.stage in IN_HAND]
     said = [f"{each.node}: {each.stage.value}, {short(each.reason)}" for each in in_hand[:_MOST_NAMED]]
     if len(in_hand) > _MOST_NAMED:
@@ -241,15 +241,15 @@ def _overdue(situation: RolloutSituation, node: RolloutNode) -> Note:
     )
 
 
-# -- what the on-call is told of a rollout and needs nobody --
+# -- what the on-call is sent of a rollout that needs nobody --
 
 
 _GOES_ON = frozenset({RolloutState.RUNNING, RolloutState.SOAKING})
 _STOPPED = frozenset({RolloutState.WENT_BACK, RolloutState.ABORTED})
 _LATE = timedelta(days=1)
-"""So much later than foreseen is worth a line: jobs run longer, windows are missed."""
+"""So much later than expected is worth a line: jobs run longer, windows are missed."""
 _LONG_STATE = timedelta(days=7)
-"""# Assumption: windows come once a week; a wave that no end was foreseen for has had one by then."""
+"""# Assumption: windows come once a week; a wave that no end was expected for has had one by then."""
 _URGENT = frozenset({Severity.WARNING, Severity.CRITICAL})
 
 
@@ -261,7 +261,7 @@ def tell_operators(situation: RolloutSituation) -> tuple[Note, ...]:
 
 
 def _progress(situation: RolloutSituation) -> list[Note]:
-    """Return how far it is: that it has begun, that a wave is behind it, that it goes back."""
+    """Return how far it is: that it has started, that a wave is behind it, that it rolls back."""
     rollout = situation.rollout
     notes: list[Note] = []
     if rollout.state in _GOES_ON and situation.is_news(rollout.created_at):
@@ -315,7 +315,7 @@ def _wave_behind(situation: RolloutSituation) -> Note:
 
 
 def _was_to_be_over(rollout: Rollout) -> datetime:
-    """Return when a rollout was to be over; where no end was foreseen, when its present state has lasted long."""
+    """Return when a rollout was to be over; where no end was expected, when its present state has lasted long."""
     return rollout.since + _LONG_STATE if rollout.finishes_at is None else rollout.finishes_at
 
 
@@ -356,7 +356,7 @@ def _goes_back(situation: RolloutSituation) -> Note:
 
 
 def _closing(situation: RolloutSituation) -> Note:
-    """Return that it is over: at once, also by night, to whoever was called for it."""
+    """Return that it is over: at once, also by night, to who was called for it."""
     rollout = situation.rollout
     was_called = any(
         each.note.audience is Audience.ON_CALL

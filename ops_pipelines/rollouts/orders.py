@@ -1,6 +1,6 @@
-"""What people order: a plan, a start, a pause, a way back; planned on the fleet as it is now.
+"""What people order: a plan, a start, a pause, a rollback; planned on the fleet as it is now.
 
-Each order is one event of the table, in the ledger, under the name of whoever gave it. What follows from it is done by
+Each order is one event of the table, in the ledger, under the name of who gave it. What follows from it is done by
 the next pass.
 """
 
@@ -128,7 +128,7 @@ def start_release(planned: Planned, cluster: Cluster, *, actor: str) -> Rollout:
 
 
 def open_rollout(release: Release, plan: RolloutPlan, cluster: Cluster, *, actor: str) -> Rollout:
-    """Write a rollout into the ledger: it begins by itself where the policy lets it, else it waits for a yes.
+    """Write a rollout into the ledger: it begins by itself where the policy lets it, else it waits for approval.
 
     Raises ByHandRefused where nothing may be installed at all, and LedgerConflict if one of its nodes is in another
     rollout.
@@ -227,7 +227,7 @@ def pause(rollout: RolloutId, cluster: Cluster, *, actor: str, reason: str) -> R
 
 
 def go_on(rollout: RolloutId, cluster: Cluster, *, actor: str, reason: str) -> Rollout:
-    """Let a rollout go on that is paused, or that asks: a person answers for what the gate could not decide."""
+    """Let a rollout continue that is paused, or that asks: a person answers for what the gate could not decide."""
     known = _known(rollout, cluster)
     event = None if known.paused_from is None else _GOES_ON.get(known.paused_from)
     if event is None:
@@ -252,7 +252,7 @@ def send_back(rollout: RolloutId, cluster: Cluster, *, actor: str, reason: str) 
 
 
 def skip(rollout: RolloutId, node: NodeName, cluster: Cluster, *, actor: str, reason: str) -> RolloutNode:
-    """Leave one node out that was not touched yet; the others go on."""
+    """Leave one node out that was not touched yet; the others continue."""
     known = _known(rollout, cluster)
     found = next((each for each in cluster.ledger.rollout_nodes(rollout) if each.node == node), None)
     if found is None:

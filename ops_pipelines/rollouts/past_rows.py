@@ -1,10 +1,10 @@
 """Rows of the lake -> what the gate counts and compares: work, endings, levels, versions.
 
-An attempt stands there once an hour and node. Which times count is `rollouts.gate.seen_events`'.
+An attempt is there once an hour and node. Which times count is `rollouts.gate.seen_events`'.
 
 Which runs are alike, and what they are compared with, is `rollouts.gate.measures`'.
 
-For nodes that do not tell it themselves. Parts of one node that disagree are told together, in order.
+For nodes that do not tell it themselves. Parts of one node that disagree are reported together, in order.
 """
 
 from collections import defaultdict
@@ -33,13 +33,13 @@ _NODE_FAIL, _FAILED = "NODE_FAIL", "FAILED"
 
 
 def since_when_known(allocations: pa.Table) -> datetime | None:
-    """Return the first hour that is told of; None where nothing is."""
+    """Return the first hour of which anything is known; None where nothing is."""
     first: datetime | None = pc.min(allocations["time"]).as_py()
     return None if first is None else first.astimezone(UTC)
 
 
 def known_until(allocations: pa.Table) -> datetime | None:
-    """Return the end of the last hour that is told of; None where nothing is."""
+    """Return the end of the last hour of which anything is known; None where nothing is."""
     last: datetime | None = pc.max(allocations["time"]).as_py()
     return None if last is None else last.astimezone(UTC) + _HOUR
 
@@ -47,7 +47,7 @@ def known_until(allocations: pa.Table) -> datetime | None:
 def work_times(allocations: pa.Table, *, now: datetime) -> Worked:
     """Return when jobs held each node, in order and without overlaps.
 
-    An attempt without an end ran at least to the end of the last hour in which it stands.
+    An attempt without an end ran at least to the end of the last hour in which it is.
     """
     rows = allocations.filter(pc.is_valid(allocations["started_at"]))
     if not rows.num_rows:
@@ -142,7 +142,7 @@ class Attempt:
     started_at: datetime
     ended_at: datetime | None
     nodes: frozenset[NodeName]
-    """Those that the rows told of."""
+    """Those that the rows reported of."""
 
 
 def attempts_on(allocations: pa.Table, nodes: Collection[NodeName]) -> tuple[Attempt, ...]:
@@ -170,7 +170,7 @@ def attempts_on(allocations: pa.Table, nodes: Collection[NodeName]) -> tuple[Att
 
 
 def measure_runs(attempts: Collection[Attempt], steps: pa.Table) -> Iterator[MeasuredRun]:
-    """Yield the attempts whose steps were told for long enough, with the middle of their means of five minutes."""
+    """Yield the attempts whose steps were reported for long enough, with the middle of their means of five minutes."""
     by_job = _by_job(steps)
     for each in attempts:
         told = by_job.get(each.job)
@@ -193,7 +193,7 @@ def measure_runs(attempts: Collection[Attempt], steps: pa.Table) -> Iterator[Mea
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Steps:
-    """Means of five minutes of one job, one a node and stretch."""
+    """Means of five minutes of one job, one a node and interval."""
 
     times: NDArray[np.float64]
     nodes: NDArray[np.object_]
@@ -204,7 +204,7 @@ class _Steps:
         return _Steps(times=self.times[kept], nodes=self.nodes[kept], values=self.values[kept])
 
     def by_node(self) -> Mapping[NodeName, float]:
-        """Return what single nodes told, of those that told for long enough."""
+        """Return what single nodes reported, of those that reported for long enough."""
         found = {}
         for name in np.unique(self.nodes).tolist():
             own = self.values[self.nodes == name]
@@ -251,7 +251,7 @@ _WHERE: Mapping[str, tuple[tuple[str, Component], ...]] = {
     **dict.fromkeys(_NETWORK, (("firmware_version", Component.NIC_FIRMWARE),)),
     "bmc": (("firmware_version", Component.BMC),),
 }
-"""Kind of part -> which column tells the version of which component."""
+"""Kind of part -> which column reports the version of which component."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ _WORDS: Mapping[Fit, str] = {
 _PALETTE: tuple[Colour, ...] = (
     (255, 255, 255), (34, 34, 34), (120, 124, 130), (0, 158, 115), (213, 94, 0), (200, 204, 210), (166, 206, 227),
 )  # fmt: skip
-"""Okabe and Ito's colours, which colour-blind eyes tell apart."""
+"""Okabe and Ito's colours, which colour-blind eyes separate."""
 _LOUDEST_LAST = (Fit.FREE, Fit.FITS, Fit.UNKNOWN, Fit.DRIFTS)
 """Where several nodes share a pixel, the last of these is seen."""
 _WIDE, _LEAST_SEEN = 960, 3
@@ -237,7 +237,7 @@ def _stretches(node: RolloutNode, records: Sequence[ActionRecord], end: datetime
 
 
 def _turned_at(records: Sequence[ActionRecord]) -> datetime | None:
-    """Return when a node's way back began; None: it never did. All acts of one way carry the same number."""
+    """Return when a node's rollback began; None: it never did. All acts of one way carry the same number."""
     tries = [each.action.try_number for each in records if each.action.part.endswith(f" {Direction.BACK.value}")]
     return (
         min((each.begun_at for each in records if each.action.try_number >= min(tries)), default=None)

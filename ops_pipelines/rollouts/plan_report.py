@@ -205,7 +205,7 @@ def _history_row(rollout: Rollout, nodes: Sequence[RolloutNode]) -> tuple[doc.Ce
 
 
 def why_nothing_starts(policy: Policy) -> str:
-    """Return why no rollout can be begun under this policy; empty if one can."""
+    """Return why no rollout can be started under this policy; empty if one can."""
     if policy.mode is Mode.OBSERVE:
         return "policy.yaml says mode: observe: a plan is shown, and nothing starts."
     if policy.consent_to(ActionClass.UPDATE) is Consent.FORBID:

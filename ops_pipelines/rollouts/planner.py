@@ -28,7 +28,7 @@ from ops_pipelines.rollouts.gate.judge_wave import soak_of
 
 
 HORIZON = timedelta(days=90)
-"""What does not end by then is not foreseen to end."""
+"""What does not end by then is not expected to end."""
 UNKNOWN_JOB_END = timedelta(hours=24)
 """# Assumption: a job without a time limit is over within a day, or its node is taken later."""
 _SHORTEST_WORK = timedelta(hours=1)
@@ -37,7 +37,7 @@ _GOLDEN = 0.6180339887498949
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisitTimes:
-    """How long a node is foreseen to be out, and a wave to soak."""
+    """How long a node is expected to be out, and a wave to soak."""
 
     visit: timedelta
     """Install, activate, verify, gate, return."""
@@ -76,7 +76,7 @@ class Foresight:
         """Who was drained in the wave that was played last, and put back: their jobs outlast the limit."""
 
     def play(self, wave: Wave, begins_at: datetime, *, put_off: Collection[NodeName] = ()) -> datetime | None:
-        """Foresee the visits of one wave, and of nodes put off to it by those before.
+        """Foresee the visits of one wave, and of nodes postponed to it by those before.
 
         Returns when the last of them works again, None if it never does.
         """
@@ -135,7 +135,7 @@ class Foresight:
         at: datetime,
         closes_at: datetime | None,
     ) -> list[PlannedVisit]:
-        """Return who begins at this moment, whoever is free soonest first; takes their places."""
+        """Return who begins at this moment, who is free soonest first; takes their places."""
         found: list[PlannedVisit] = []
         if self._places.left_count < 1:
             return found
@@ -261,7 +261,7 @@ def _no_place(fleet: Sequence[FleetNode], policy: Policy) -> Refusal | None:
 def _play(
     waves: Sequence[Wave], course: Foresight, release: Release, *, policy: Policy, times: VisitTimes, now: datetime
 ) -> tuple[tuple[Wave, ...], datetime | None]:
-    """Return the waves with the times that they are foreseen for, and the end of the last."""
+    """Return the waves with the times that they are expected for, and the end of the last."""
     soak = soak_of(release.claims, policy.rollouts)
     at: datetime | None = now
     foreseen: list[Wave] = []
@@ -278,7 +278,7 @@ def _play(
 
 
 def _plan_id(release: Release, waves: Sequence[Wave]) -> PlanId:
-    """Return what a yes covers: the release with all that it runs on a node, and which nodes come in which wave."""
+    """Return what an approval covers: the release with all that it runs on a node, and its waves with their nodes."""
     nodes = [f"{wave.number}:{','.join(sorted(wave.nodes))}" for wave in waves]
     return PlanId("PLAN-" + digest_of(_canonical(release), *nodes)[:12])
 
@@ -345,7 +345,7 @@ def _warnings(candidates: Candidates, course: Foresight) -> tuple[str, ...]:
     return tuple(said)
 
 
-# -- how long a node is foreseen to be out for a release --
+# -- how long a node is expected to be out for a release --
 
 
 _INSTALL = timedelta(minutes=5)

@@ -1,4 +1,4 @@
-"""One rollout as a document: where it stands, what was done, what the gate sees, what a person can say.
+"""One rollout as a document: where it is, what was done, what the gate sees, what a person can say.
 
 Shows values of the ledger and of the gate, and judges nothing. What people can say is read off the table of states.
 """
@@ -73,7 +73,7 @@ class RolloutMatter:
     records: Sequence[ActionRecord] = ()
     """Every act of the rollout; none: what was done is not drawn."""
     waits_for: str = ""
-    """Why no further node is begun now, where that is the calendar's; empty: it is not, or is not known."""
+    """Why no further node is started now, where that is the calendar's; empty: it is not, or is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

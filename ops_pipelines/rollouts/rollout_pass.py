@@ -78,7 +78,7 @@ def marked_canaries(rollout: Rollout, nodes: Collection[RolloutNode], cluster: C
             and each.outcome is not None
             and each.outcome.kind is OutcomeKind.DONE
         ]
-        # Of any pass: who set out for its way back and was given out of hand again still has the mark of the first.
+        # Of any pass: who set out for its rollback and was given out of hand again still has the mark of the first.
         if done and done[-1] is Verb.PUT_LAST:
             found.append(node)
     return tuple(found)
@@ -168,7 +168,7 @@ def advance_rollout(
         try:
             errand = _turn(errand, nodes, verdict)
             has_begun = begin_nodes(errand, nodes, around)
-        except LedgerConflict as problem:  # A person said something meanwhile: the next pass goes on with that.
+        except LedgerConflict as problem:  # A person gave an order meanwhile: the next pass continues with that.
             problems[str(problem)] = None
             break
         has_moved = False
@@ -249,7 +249,7 @@ def after_turn(rollout: Rollout, turn: Turn, cluster: Cluster, *, now: datetime,
 
 
 def owner_of(state: RolloutState, actor: str) -> str:
-    """Return who must move a rollout on: whoever stopped it, people where we did, and the autopilot else."""
+    """Return who must move a rollout on: anyone who stopped it, people where we did, and the autopilot else."""
     if state not in OF_PEOPLE:
         return AUTOPILOT
     return PEOPLE if actor == AUTOPILOT else actor

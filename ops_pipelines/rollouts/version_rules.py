@@ -47,7 +47,7 @@ class Case:
     tables: CompatibilityTables
     today: date
     controller_version: str | None
-    """Which slurmctld runs; None: nobody said."""
+    """Which slurmctld runs; None: nobody stated."""
 
     @property
     def after(self) -> Mapping[Component, str]:
@@ -319,7 +319,7 @@ def judge_activation(case: Case) -> Iterator[Found]:
 
 
 def judge_downgrade(case: Case) -> Iterator[Found]:
-    """Nothing goes down that cannot, on the way there or on the way back."""
+    """Nothing goes down that cannot, on the way there or while it rolls back."""
     for change in case.release.changes:
         rule = case.tables.downgrades.get(change.component)
         if rule is None:
@@ -362,7 +362,7 @@ def _how(rule: DowngradeRule) -> str:
 
 
 def judge_images(case: Case) -> Iterator[Found]:
-    """Where the way back installs a file, the release has one for the version that runs."""
+    """Where the rollback installs a file, the release has one for the version that runs."""
     for change in case.release.changes:
         current = case.current(change.component)
         if change.reversibility is Reversibility.NO or current is None or current == change.version:

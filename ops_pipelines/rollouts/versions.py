@@ -46,7 +46,7 @@ class _Version:
 def compare_versions(component: Component, one: str, other: str) -> int:
     """Return -1 if `one` is older than `other`, 1 if it is newer, 0 if neither is.
 
-    One that goes on where the other ends is the newer one (`1.2` before `1.2.0`), unless it goes on with `~`, which
+    One that continues where the other ends is the newer one (`1.2` before `1.2.0`), unless it continues with `~`, which
     comes before everything, as in Debian. Leading zeros of a number count for nothing. Raises VersionError.
     """
     left, right = _read(component, one), _read(component, other)
@@ -141,7 +141,7 @@ def _read_package(component: Component, text: str) -> _Version:
 
 
 def _rank(text: str) -> Rank:
-    """Return letters and numbers in turn, so that tuples are ordered as Debian orders what they stand for."""
+    """Return letters and numbers in turn, so that tuples are ordered as Debian orders what they are for."""
     ranks: list[tuple[int, ...]] = []
     for letters, digits in _PIECE.findall(text):
         if not letters and not digits:
@@ -152,7 +152,7 @@ def _rank(text: str) -> Rank:
 
 
 def _rank_of_letter(letter: str) -> int:
-    """`~` stands before the end of a word, which is 0; letters stand before all other signs."""
+    """`~` is before the end of a word, which is 0; letters stand before all other signs."""
     if letter == "~":
         return -1
     return ord(letter) if letter.isalpha() else ord(letter) + 256
@@ -178,7 +178,7 @@ _READERS: Mapping[Component, Callable[[Component, str], _Version]] = {
 LEAST_PEERS = 4
 """# Assumption: of fewer nodes nobody knows what is usual."""
 FEW_RATIO = 0.1
-"""# Assumption: who stands apart is one alone, or a tenth of its model at most; more are a rollout."""
+"""# Assumption: who is apart is one alone, or a tenth of its model at most; more are a rollout."""
 Spot = tuple[NodeName, Component]
 
 
@@ -198,7 +198,7 @@ class SeenVersion:
     version: str
     seen_at: datetime
     is_live: bool
-    """The node told it just now; else the newest inventory has it, for the node did not answer."""
+    """The node reported it just now; else the newest inventory has it, for the node did not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,13 +216,13 @@ class VersionLine:
     model: str
     component: Component
     seen: SeenVersion | None
-    """None: neither the node nor an inventory tells."""
+    """None: neither the node nor an inventory reports."""
     wanted: Wanted | None
     fit: Fit
 
 
 def given_by_rollouts(rollouts: Iterable[tuple[Rollout, Release, Sequence[RolloutNode]]]) -> Mapping[Spot, Wanted]:
-    """Return what rollouts gave to nodes, oldest first: the newest one holds. Who went back was given its old ones.
+    """Return what rollouts gave to nodes, oldest first: the newest one holds. Who rolled back was given its old ones.
 
     A node in hand, or one that was left broken, was given nothing yet.
     """
@@ -248,7 +248,7 @@ def judge_versions(
     given: Mapping[Spot, Wanted],
     declared: Mapping[Spot, Wanted],
 ) -> tuple[VersionLine, ...]:
-    """Return a line for each node of `models` and each component that is seen or wanted anywhere, by node."""
+    """Return a line for each node of `models` and each component that is seen or requested anywhere, by node."""
     components = sorted({component for _, component in (*seen, *given)}, key=list(Component).index)
     usual = _usual(seen, models)
     lines = []

@@ -17,11 +17,11 @@ from enum import Enum
 from ops_pipelines.core.proposal import GpuType, TeamName, Terms
 from ops_pipelines.teams.projects import Project
 
-# -- what is said of agreements that a cluster cannot keep, or that somebody should have meant --
+# -- what is reported of agreements that a cluster cannot keep, or that somebody should have meant --
 
 
 _NAMED = 3
-"""So many are named; of the rest their number is told."""
+"""So many are named; of the rest their number is reported."""
 
 
 class RemarkKind(Enum):
@@ -63,7 +63,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remarks:
-    """What was found, apart: errors are what quotas must not be made from; warnings are only said."""
+    """What was found, apart: errors are what quotas must not be made from; warnings are only stated."""
 
     errors: tuple[Remark, ...] = ()
     warnings: tuple[Remark, ...] = ()
@@ -76,7 +76,7 @@ def joined(names: Sequence[str]) -> str:
 
 
 def type_prefix(gpu_type: GpuType) -> str:
-    """Return what a sentence opens with that is about one type of GPU; nothing where none is told."""
+    """Return what a sentence opens with that is about one type of GPU; nothing where none is reported."""
     return f"{gpu_type}: " if gpu_type else ""
 
 
@@ -90,7 +90,7 @@ Children = Mapping[TeamName | None, tuple[TeamName, ...]]
 
 
 def children_of(parents: Parents) -> Children:
-    """Return who stands below whom."""
+    """Return who is below whom."""
     children: dict[TeamName | None, list[TeamName]] = defaultdict(list)
     for team in sorted(parents):
         children[parents[team]].append(team)
@@ -98,7 +98,7 @@ def children_of(parents: Parents) -> Children:
 
 
 def from_the_top(children: Children) -> tuple[TeamName, ...]:
-    """Return all that belong to the cluster in the end, each after its parent; who stands in a circle does not."""
+    """Return all that belong to the cluster in the end, each after its parent; who is in a circle does not."""
     ordered = list(children.get(None, ()))
     for team in ordered:
         ordered.extend(children.get(team, ()))
@@ -106,7 +106,7 @@ def from_the_top(children: Children) -> tuple[TeamName, ...]:
 
 
 def parent_faults(parents: Parents) -> Mapping[TeamName, str]:
-    """Return what is wrong with the parent of a team, and what to do; a circle is told once, of its first by name."""
+    """Return what is wrong with the parent of a team, and what to do; a circle once, of its first by name."""
     faults = {
         team: f"{team} belongs to {parent}, which is not declared; declare it as a team, or leave the parent out"
         for team, parent in parents.items()

@@ -32,9 +32,9 @@ class RebalanceSettings:
     window_days: int = 14
     """What is older counts for nothing."""
     spread_ratio: float = 0.15
-    """Tomorrow wants what an hour of the past wanted, so much more, or so much less: each is as likely."""
+    """Tomorrow wants what an hour of the past requested, so much more, or so much less: each is as likely."""
     least_gain_ratio: float = 0.05
-    """A GPU moves only if it is wanted in so much more of the time where it goes: the dead band."""
+    """A GPU moves only if it is requested in so much more of the time where it goes: the dead band."""
     step_cap_ratio: float = 0.10
     """GPUs that move in a day, of all teams together, over capacity."""
     agreeing_days: int = 2
@@ -76,7 +76,7 @@ class QuotaFreeze:
     name: str
     begins_at: datetime
     ends_at: datetime | None
-    """None: until the order is taken back. After its end quotas go back to what was agreed."""
+    """None: until the order is taken back. After its end quotas roll back to what was agreed."""
 
     def __post_init__(self) -> None:
         for at in (self.begins_at, self.ends_at):
@@ -97,7 +97,7 @@ class QuotaPolicy:
     slack_max_ratio: float = 0.05
     """Quotas leave the GPUs of the largest rack free, but no more than this share of what is installed."""
     waste_bound_ratio: float = 0.0
-    """Up to this share of what a team runs, idle GPUs are taken off its demand. 0: they are only told."""
+    """Up to this share of what a team runs, idle GPUs are taken off its demand. 0: they are only reported."""
     demand_max_age: timedelta = timedelta(hours=3)
     """Without demand newer than this nothing is proposed."""
     known_hour_min_ratio: float = 0.9
@@ -123,10 +123,10 @@ class QuotaPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderSettings:
-    """What is said of a GPU that stays idle, step by step. Off unless policy.yaml turns it on.
+    """What is reported of a GPU that stays idle, step by step. Off unless policy.yaml turns it on.
 
     The steps are Job Defense Shield's (Princeton): warnings at 60 and 105 minutes, the end at 120. Evidence comes by
-    the hour here, so that the second warning is said at 120 minutes and the last step at 180.
+    the hour here, so that the second warning is reported at 120 minutes and the last step at 180.
     """
 
     is_on: bool = False
@@ -153,7 +153,7 @@ class AdviceSettings:
     per_team_count: int = 3
     """At most so many a team and week."""
     quiet_weeks: int = 4
-    """The same is not said again so long, unless it got worse."""
+    """The same is not stated again so long, unless it got worse."""
     worse_ratio: float = 1.25
     """Assumption: a measure that grew by a quarter got worse."""
     followed_ratio: float = 0.5
@@ -187,7 +187,7 @@ class AdviceSettings:
     straggler_loss_ratio: float = 0.1
     """MegaScale (arXiv 2402.15627): straggling hosts are about 10 % slower."""
     lesser_types: Mapping[GpuType, GpuType] = field(default_factory=dict)
-    """Which type would do for light work on another; empty: nobody said, and nothing is said of types."""
+    """Which type would do for light work on another; empty: nobody stated, and nothing is reported of types."""
     light_most_utilisation_ratio: float = 0.2
     light_most_memory_bytes: float = 10e9
     """Job Defense Shield, "too powerful": at most 20 % busy and 10 GB on one GPU."""
@@ -276,7 +276,7 @@ class TeamsDesk:
     limits_on: LimitsOn = LimitsOn.TOTAL
     """Which limits are set there."""
     settings: SchedulerSettings | None = None
-    """How the scheduler is set up; None: nobody tells."""
+    """How the scheduler is set up; None: nobody reports."""
     prices: PriceModel | None = None
     """None: cluster.yaml has no `prices`; then hours are counted and nothing is charged."""
     statements: StatementFiles | None = None
@@ -291,7 +291,7 @@ class TeamsDesk:
     capacity: CapacitySettings | None = None
     """What can be bought, comes and goes; None: cluster.yaml names no file `capacity`, or it was never right."""
     is_capacity_named: bool = False
-    """Whether cluster.yaml names the file; what is the matter with it is told in `projects_trouble`."""
+    """Whether cluster.yaml names the file; what is the matter with it is reported in `projects_trouble`."""
     capacity_policy: CapacityPolicy = field(default_factory=CapacityPolicy)
     projects: tuple[PlannedProject, ...] = ()
     """All planned demand, of projects.yaml and of teams.yaml."""

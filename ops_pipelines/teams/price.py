@@ -259,7 +259,7 @@ class InstalledNode:
     """What it was bought with: a GPU that fell off the bus is installed and broken."""
     since: datetime
     until: datetime | None
-    """None: it stands there still."""
+    """None: it is there still."""
 
     def __post_init__(self) -> None:
         if self.gpu_count < 0 or (self.until is not None and self.until <= self.since):

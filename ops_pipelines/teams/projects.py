@@ -13,7 +13,7 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType, TeamName
 
-# -- what a team has said it will need, from one day to another --
+# -- what a team has stated it will need, from one day to another --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Project:
     """The first day without it; None: no end is known."""
     gpu_type: GpuType = GpuType("")
     probability: float = 1.0
-    """How likely it comes about as said."""
+    """How likely it comes about as stated."""
 
     def __post_init__(self) -> None:
         if isinstance(self.begins_on, datetime) or isinstance(self.ends_on, datetime):
@@ -52,7 +52,7 @@ class Project:
         return f"project {self.name} of {self.team}"
 
     def is_on(self, day: date) -> bool:
-        """Return whether the project goes on, on this day."""
+        """Return whether the project continues, on this day."""
         return self.begins_on <= day and (self.ends_on is None or day < self.ends_on)
 
     def expected_gpus(self, day: date) -> float:
@@ -79,7 +79,7 @@ class PlannedProject:
     ends_on: date | None = None
     """The first day without it; None: no end is known."""
     probability: float = 1.0
-    """How likely it comes about as said."""
+    """How likely it comes about as stated."""
 
     def __post_init__(self) -> None:
         for day in (self.starts_on, self.ends_on):
@@ -168,7 +168,7 @@ class Sku:
     """What it draws at most."""
     nodes_per_rack: int
     lead_time: LeadTime | None
-    """None: nobody said; no date can be named for it, and that is said."""
+    """None: nobody stated; no date can be named for it, and that is reported."""
     rack_days: int = 0
     """Putting up and cabling."""
     burn_in_days: int = 0
@@ -225,7 +225,7 @@ class RackRoom:
     free_nodes: int
     """Places."""
     limit_watts: float | None
-    """What it may draw; None: nobody said, and only places limit."""
+    """What it may draw; None: nobody stated, and only places limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,11 +238,11 @@ class CapacitySettings:
     expansions: Sequence[StoreExpansion] = ()
     racks: Sequence[RackRoom] = ()
     room_limit_watts: float | None = None
-    """What all racks together may draw; None: nobody said."""
+    """What all racks together may draw; None: nobody stated."""
     cloud_cents_per_gpu_hour: Mapping[GpuType, Cents] = field(default_factory=dict)
     """What a GPU-hour in a cloud costs, with the moving of data; a type that is not named is not offered."""
     holidays: Sequence[date] = ()
-    """Days on which less is wanted; they teach a forecast nothing."""
+    """Days on which less is requested; they teach a forecast nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 A plan asks when something runs short, so it needs every week of a year. One pass over the days serves all distances.
 A distance of which too few weeks are over is not
-vouched for: from there on the width grows as `_GROWTH` says, and the forecast tells from where on.
+vouched for: from there on the width grows as `_GROWTH` says, and the forecast reports from where on.
 
-A plan is made from sums. They are foreseen from their own days and scored by themselves: added up, their members'
+A plan is made from sums. They are forecast from their own days and scored by themselves: added up, their members'
 medians lie below a sum's, and a sum is steadier than any of them.
 """
 
@@ -33,7 +33,7 @@ WEEK_DAYS = 7
 MOST_WEEKS = 104
 LEAST_DAYS = 28
 _LEAST_TOLD_WEEKS = 3
-"""With fewer weeks over, which is before `LEAST_DAYS` are known, nothing is told."""
+"""With fewer weeks over, which is before `LEAST_DAYS` are known, nothing is reported."""
 _LEAST_PAST_WEEKS = 13
 """So many weeks of a distance must be over before it counts as measured."""
 _LEAST_PAST_PEAKS = 40
@@ -63,7 +63,7 @@ class WeekForecast:
     treatments: tuple[Treatment, ...]
     levels: tuple[float, ...]
     peaks: Floats
-    """(level, week, series), never falling with the level; NaN for a series of which nothing can be said."""
+    """(level, week, series), never falling with the level; NaN for a series of which nothing can be stated."""
     vouched_weeks: int
     """So many weeks ahead the width is measured; the others are drawn further."""
 
@@ -138,7 +138,7 @@ def told_at(
     vouched: int,
     tree: Hierarchy | None = None,
 ) -> Floats:
-    """Return (level, week, series) as told at an origin: what was foretold there, under caps, sums among members."""
+    """Return (level, week, series) as known at an origin: what was forecast there, under caps, sums among members."""
     apart = None
     if tree is not None:
         apart = np.arange(len(whole.names)) >= len(whole.names) - len(tree.names)
@@ -150,8 +150,8 @@ def told_at(
 def _held(peaks: Floats, tree: Hierarchy) -> Floats:
     """Return peaks, sums between their largest member and all members together; `peaks` has the medians last.
 
-    At no level is a sum's peak below a member's. It may lie above all members' together where those are told low: not
-    all are low in one week. Below the median, all members' medians are the most.
+    At no level is a sum's peak below a member's. It may lie above all members' together where those are reported low:
+    not all are low in one week. Below the median, all members' medians are the most.
     """
     held, own = peaks[:-1].copy(), tree.is_member.shape[1]
     members = np.where(np.isnan(peaks[:, :, :own]), 0.0, peaks[:, :, :own])
@@ -165,7 +165,7 @@ def _held(peaks: Floats, tree: Hierarchy) -> Floats:
 def peaks_at(
     passed: Rolled, *, number: int, weeks: int, levels: Sequence[float], vouched: int, apart: Flags | None = None
 ) -> Floats:
-    """Return (level, week, series) as foretold at an origin, from weeks that were over then alone.
+    """Return (level, week, series) as forecast at an origin, from weeks that were over then alone.
 
     `apart`: which series are sums, with scores of their own.
     """

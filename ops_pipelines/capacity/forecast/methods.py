@@ -53,7 +53,7 @@ WEEKLY = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class State:
-    """Where the chosen setting of each series stands on the evening before an origin."""
+    """Where the chosen setting of each series is on the evening before an origin."""
 
     origin: int
     level: Floats

@@ -11,9 +11,9 @@ The place is a linear mix of what the combination sees at most and of past maxim
 past errors, its spread and its day-to-day change. Both are drawn towards a plain prior where windows are few.
 Everything is in roots and relative to a power of the recent level: the one under which past errors are most alike.
 
-Near-idle series are a pool of their own, whose peaks stand for each other in GPUs; all others are one pool, with errors
-relative to what their series promises. Each method is calibrated alike; the combination alone has the regression for
-its peak's place.
+Near-idle series are a pool of their own, whose peaks stand in for each other in GPUs; all others are one pool, with
+errors relative to what their series promises. Each method is calibrated alike; the combination alone has the regression
+for its peak's place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ from ops_pipelines.capacity.forecast.windows import (
     window_maxima,
 )
 
-# -- all that was known, foreseen and then came true at each origin --
+# -- all that was known, forecast and then came true at each origin --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,7 +85,7 @@ def roll(
     step_days: int | None = None,
     judged_days: int | None = None,
 ) -> Rolled:
-    """Return what was foreseen at all origins by the methods named in `keep`.
+    """Return what was forecast at all origins by the methods named in `keep`.
 
     Origins lie `step_days` apart. Methods are weighed by the first `judged_days` of their paths; None: by all of them.
     Paths of methods that nobody keeps are forgotten as soon as they are weighed: they are most of the memory.
@@ -365,7 +365,7 @@ class Outlook:
         return Pool(is_learnt=self._is_over & alike, worth=self._worth, level=self._level)
 
     def _peak_of_idle(self, pool: Pool) -> Calibrated:
-        """Return peaks alone, from nothing: whoever was quiet may ask for what quiet series sometimes ask for."""
+        """Return peaks alone, from nothing: who was quiet may ask for what quiet series sometimes ask for."""
         count = self._number + 1
         nothing = np.zeros_like(self._foreseen.peaks[:count])
         return self._calibrated(pool, place=nothing, scale=np.ones_like(nothing))

@@ -46,7 +46,7 @@ class Treatment(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DailyPeaks:
-    """Daily maxima of GPUs that were wanted; raises ValueError for what cannot be such."""
+    """Daily maxima of GPUs that were requested; raises ValueError for what cannot be such."""
 
     names: tuple[str, ...]
     first_day: date
@@ -250,7 +250,7 @@ _FIRST_ORIGIN = 7
 _STEPS_A_WINDOW = 13
 """Of long windows, calibration looks at so many starts a window: more are hardly new, and cost time."""
 _PAST_DAYS = (7, 28, 182)
-"""Of which the maxima are told to whoever predicts a peak."""
+"""Of which the maxima are reported to anyone who predicts a peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

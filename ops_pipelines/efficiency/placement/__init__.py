@@ -1,1 +1,1 @@
-"""Who stands where: gangs apart, GPUs in pieces, GPUs that nobody can have, and how long jobs wait."""
+"""Who is where: gangs apart, GPUs in pieces, GPUs that nobody can have, and how long jobs wait."""

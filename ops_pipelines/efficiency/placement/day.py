@@ -57,7 +57,7 @@ from ops_pipelines.teams.desk import TeamsDesk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementDay:
-    """What was found of one stretch of time."""
+    """What was found of one interval of time."""
 
     start: datetime
     end: datetime
@@ -77,7 +77,7 @@ class PlacementDay:
     queue_times: tuple[QueueTimes, ...] = ()
     reversals: tuple[Reversal, ...] = ()
     policy: PolicyFindings | None = None
-    """None: nobody tells how the scheduler is set up."""
+    """None: nobody reports how the scheduler is set up."""
 
 
 def describe(day: PlacementDay) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ _LOOK_BACK = timedelta(days=1)
 _ENDS_WITHIN = timedelta(days=30)
 """Accounting lists attempts by the hour of their end."""
 _ASKED_WITHIN = timedelta(days=2)
-"""The scheduler knows who waits now; of a day that ended longer ago that tells little."""
+"""The scheduler knows who waits now; of a day that ended longer ago that reports little."""
 _AWAY = {
     Condition.INCIDENT: Away.DRAINED,
     Condition.ROLLOUT: Away.DRAINED,
@@ -206,7 +206,7 @@ _ROOT = TeamName("root")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementReport:
-    """What is said of one stretch of time."""
+    """What is reported of one interval of time."""
 
     day: PlacementDay
     sentences: tuple[str, ...]
@@ -239,7 +239,7 @@ def report_of_day(day: date, desk: TeamsDesk) -> PlacementReport:
 def placement_report(start: datetime, end: datetime, desk: TeamsDesk) -> PlacementReport:
     """Return the report of [start, end), usually a local day; of a running one as much as is over.
 
-    Raises LakeError and LedgerError, and NothingYet for a stretch of which nothing is over.
+    Raises LakeError and LedgerError, and NothingYet for an interval of which nothing is over.
     """
     from ops_pipelines.efficiency.placement.rows import traffic_of
 
@@ -339,7 +339,7 @@ def _with_waiting(ended: Rows, desk: TeamsDesk, *, end: datetime, notes: list[st
 
 
 def _part(since: datetime, until: datetime) -> BilledPart:
-    """Return the stretch as `find_states` asks for it; the month's name means nothing there."""
+    """Return the interval as `find_states` asks for it; the month's name means nothing there."""
     first, last = since.replace(microsecond=0), until.replace(microsecond=0)
     month = CostMonth(year=first.year, month=first.month, begins_at=first, ends_at=last)
     return BilledPart(month=month, since=first, until=last)
@@ -361,7 +361,7 @@ def absences_of(states: Sequence[NodeState], *, since: datetime) -> tuple[Absenc
 
 
 def _most_by_team(desk: TeamsDesk, notes: list[str]) -> dict[TeamName, int] | None:
-    """Return what each account may hold; None where one has no limit, or nobody tells."""
+    """Return what each account may hold; None where one has no limit, or nobody reports."""
     if desk.quotas is None:
         return None
     try:
@@ -381,7 +381,7 @@ def _most_by_team(desk: TeamsDesk, notes: list[str]) -> dict[TeamName, int] | No
 def _policy(
     desk: TeamsDesk, waits: Sequence[Waiting], *, start: datetime, end: datetime, notes: list[str]
 ) -> PolicyFindings | None:
-    """Return what the settings mean; None where nobody tells them. They are those of now."""
+    """Return what the settings mean; None where nobody reports them. They are those of now."""
     from ops_pipelines.efficiency.placement.rows import read_scheduler_policy
 
     if desk.settings is None:

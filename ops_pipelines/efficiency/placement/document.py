@@ -1,7 +1,7 @@
 """A day's placement as a document and as JSON: who waited, what stood apart, what could not be had, in pieces.
 
-Advice to whoever runs the scheduler: nothing is changed. Job names are left out; numbers of jobs suffice. The keys of
-the JSON are a contract with the scripts of operators.
+Advice to anyone who runs the scheduler: nothing is changed. Job names are left out; numbers of jobs suffice. The keys
+of the JSON are a contract with the scripts of operators.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """What is in pieces or out of reach: gangs that could not start, domains broken up, where to wait.
 
 The index is the share of jobs of one whole node that the free GPUs would make and that no node can take: 1 - (whole
-free nodes) / floor(free GPUs / GPUs of a node). 0 where every free GPU stands on a whole free node, or where fewer are
+free nodes) / floor(free GPUs / GPUs of a node). 0 where every free GPU is on a whole free node, or where fewer are
 free than a node has. Why a part is held is `consolidation`'s business.
 
 A domain is a chassis where NVLink ends there, and a rack of NVL72. Whole is one of which every GPU is free and offered.
@@ -292,7 +292,7 @@ def _likely_end(stay: Stay, needs: Mapping[Alike, float], *, now: datetime) -> d
     need = needs.get((stay.user, stay.name))
     if need is None:
         return None
-    # Who has run longer than such jobs mostly do tells nothing of its end.
+    # Who has run longer than such jobs mostly do reports nothing of its end.
     end = stay.began_at + timedelta(seconds=need)
     return end if end > now else _latest_end(stay)
 

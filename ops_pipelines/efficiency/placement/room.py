@@ -1,6 +1,6 @@
 """How many nodes of each part of the cluster could take a job, and when there was room.
 
-To look at every node whenever a job starts takes too long on a large cluster: a node is counted anew only after it
+To look at every node whenever a job starts takes too long on a large cluster: a node is counted again only after it
 changed. What could take a job is `standing.could_take`'s to say; this only counts it.
 
 All nodes are swept once. What a node offered from when on is kept as steps; runs in which it had room are made for a
@@ -197,7 +197,7 @@ class FreeRuns:
         return tuple(_shown(run) for run in self._runs_of(node, gpus))
 
     def fewest(self, node: NodeName, *, since: datetime, until: datetime) -> int:
-        """Return the fewest GPUs that were free in a stretch."""
+        """Return the fewest GPUs that were free in an interval."""
         steps, first, end = self._steps[node], _ticks(since), _ticks(until)
         if first >= end:
             return 0

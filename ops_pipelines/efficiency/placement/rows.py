@@ -404,7 +404,7 @@ def with_told(accounting: pa.Table, told: Iterable[Parsed]) -> pa.Table:
 
 
 def _each_once(rows: list[Row]) -> list[Row]:
-    """Return the attempts by their start, each as it was told last, and the wait that lasts, if none has started."""
+    """Return the attempts by their start, each as reported last, and the wait that lasts, if none has started."""
     started: dict[datetime, Row] = {}
     newest: Row | None = None
     for row in rows:

@@ -1,6 +1,6 @@
 """What a scheduler's settings mean for who waits how long. Which values are unwanted is catalogue/scheduler_policy.csv.
 
-Pure: settings and rows in, findings out. A row whose condition does not hold, or whose setting nobody told, says
+Pure: settings and rows in, findings out. A row whose condition does not hold, or whose setting nobody reported, says
 nothing: `unknown` names the latter. Reading settings is `core.scheduler`, reading rows `efficiency.placement`.
 """
 
@@ -80,7 +80,7 @@ class PolicyFindings:
 
     findings: tuple[PolicyFinding, ...]
     unknown: tuple[str, ...]
-    """Rules of which it could not be told, with what was missing."""
+    """Rules of which it could not be reported, with what was missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

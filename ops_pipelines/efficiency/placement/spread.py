@@ -48,7 +48,7 @@ class Level(Enum):
 
 
 class CostClass(Enum):
-    """How much it matters that a job stands apart."""
+    """How much it matters that a job is apart."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -71,7 +71,7 @@ class Straddle:
     stay: Stay
     level: Level
     parts: tuple[str, ...]
-    """The parts in which it stands, the one with the most of its nodes first."""
+    """The parts in which it is, the one with the most of its nodes first."""
     fewest: int
     """In so many parts it could have stood, by what was free."""
     better: tuple[str, ...]
@@ -85,7 +85,7 @@ class Straddle:
 
 
 def part_of(place: Place, level: Level) -> str:
-    """Return the part of that level in which a node stands."""
+    """Return the part of that level in which a node is."""
     if level is Level.NVLINK_DOMAIN:
         return place.nvlink_domain
     return place.leaf_switch if level is Level.LEAF_SWITCH else place.rack
@@ -211,7 +211,7 @@ class StrandRules:
     memory_bytes_per_gpu: float = float(1 << 30)
     """Assumption: with less than a GiB of memory no process drives a GPU."""
     most_by_team: Mapping[TeamName, int] | None = None
-    """What each team may hold at most. None: somebody has no limit, or nobody tells; then limits strand nothing."""
+    """What each team may hold at most. None: somebody has no limit, or nobody reports; then limits strand nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +263,7 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Standing:
-    """How one node stands since its last change."""
+    """One node since its last change."""
 
     since: datetime
     free: int
@@ -276,7 +276,7 @@ class _Standing:
 
 
 class _Count:
-    """Counts each node when it changes, and the limits of teams, which no node has, at each stretch."""
+    """Counts each node when it changes, and the limits of teams, which no node has, at each interval."""
 
     def __init__(self, occupancy: Occupancy, *, rules: StrandRules) -> None:
         self._occupancy = occupancy
@@ -339,7 +339,7 @@ class _Count:
         return _Standing(since=since, free=free, parts=self._used_up(node, free), cause="")
 
     def _used_up(self, node: NodeName, free: int) -> Mapping[Why, int]:
-        """Return how many of the free GPUs have no CPUs or no memory left; what nobody tells strands nothing."""
+        """Return how many of the free GPUs have no CPUs or no memory left; what nobody reports strands nothing."""
         machine, stays = self._occupancy.machines[node], self._occupancy.stays[node].values()
         found: dict[Why, int] = {}
         left = free

@@ -29,10 +29,10 @@ class Machine:
     place: Place
     gpu_count: int
     cpu_count: int | None = None
-    """None: nobody tells."""
+    """None: nobody reports."""
     memory_bytes: float | None = None
     partitions: frozenset[str] | None = None
-    """None: nobody tells; empty: it is in none, so that no job can ask for it."""
+    """None: nobody reports; empty: it is in none, so that no job can ask for it."""
 
     def __post_init__(self) -> None:
         if self.gpu_count < 0:
@@ -56,7 +56,7 @@ class Stay:
     cpus_per_node: float | None = None
     memory_bytes_per_node: float | None = None
     time_limit_seconds: float | None = None
-    """None: no limit, or nobody tells."""
+    """None: no limit, or nobody reports."""
 
     @property
     def gpu_count(self) -> float:
@@ -77,7 +77,7 @@ class Away(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """A node takes no new job for a while; whoever runs there goes on."""
+    """A node takes no new job for a while; anyone who runs there continues."""
 
     node: NodeName
     why: Away
@@ -104,7 +104,7 @@ class Waiting:
     until: datetime | None
     """When it started; None: it waits still."""
     reason: str = ""
-    """As the scheduler last said it; empty: not told."""
+    """As the scheduler last stated it; empty: not reported."""
     is_for_room: bool = True
     """Whether it waits for GPUs, and not for a limit of its own, another job or its hour."""
     time_limit_seconds: float | None = None
@@ -143,16 +143,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A stretch of time in which nothing changed."""
+    """An interval of time in which nothing changed."""
 
     since: datetime
     until: datetime
     changed: frozenset[NodeName]
-    """The nodes that may differ from the stretch before; in the first one all."""
+    """The nodes that may differ from the interval before; in the first one all."""
 
 
 class Occupancy:
-    """The cluster at one moment. It changes while `play` or `stretches` goes on."""
+    """The cluster at one moment. It changes while `play` or `stretches` continues."""
 
     def __init__(self, machines: Iterable[Machine]) -> None:
         self.machines: Mapping[NodeName, Machine] = {each.node: each for each in machines}
@@ -179,7 +179,7 @@ class Occupancy:
     ) -> Iterator[Change]:
         """Yield each change up to `until`, which it does not hold; the cluster is as before it while it is looked at.
 
-        Afterwards it stands as just before `until`. Who holds no node that is known changes nothing here.
+        Afterwards it is as just before `until`. Who holds no node that is known changes nothing here.
         """
         events: list[tuple[datetime, int, str, int, Stay | Absence]] = []
         for number, stay in enumerate(stays):
@@ -208,7 +208,7 @@ class Occupancy:
     def stretches(
         self, stays: Iterable[Stay], absences: Iterable[Absence] = (), *, start: datetime, end: datetime
     ) -> Iterator[Stretch]:
-        """Yield the stretches of [start, end) in which nothing changed; the cluster is as in the one just yielded."""
+        """Yield the intervals of [start, end) in which nothing changed; the cluster is as in the one just yielded."""
         changed: set[NodeName] = set(self.machines)
         now = start
         for change in self.play(stays, absences, until=end):
@@ -251,7 +251,7 @@ def stands_at(
 def is_for(machine: Machine, *, partition: str, model: str | None) -> bool:
     """Return whether a job of this partition may ask for the node. `model`: only nodes of that model; None: any.
 
-    A node whose partitions nobody tells is in all of them.
+    A node whose partitions nobody reports is in all of them.
     """
     is_in = machine.partitions is None or partition in machine.partitions
     return is_in and (model is None or machine.place.model == model)

@@ -57,7 +57,7 @@ class QueueTimes:
     long_ratio: float
     """Share that waited longer than an hour."""
     mostly_for: str
-    """The reason that most of them had; empty where none is told."""
+    """The reason that most of them had; empty where none is reported."""
 
     @property
     def is_few(self) -> bool:
@@ -169,7 +169,7 @@ PERCENTILE = 0.95
 MARGIN_RATIO = 1.1
 """What is proposed is so much above what 95 of 100 runs needed."""
 WORTH = timedelta(minutes=10)
-"""Who would have started less earlier is not told."""
+"""Who would have started less earlier is not reported."""
 MOST_JOBS = 200
 """Looked at, those that waited longest: the others lost less."""
 
@@ -237,7 +237,7 @@ def find_backfill_hints(
 ) -> tuple[BackfillHint, ...]:
     """Return the hints, those that gain most first.
 
-    `stays` and `absences` are all that overlap [known_since, now); nobody is told of a start before.
+    `stays` and `absences` are all that overlap [known_since, now); no start before is known.
     """
     rooms = FreeRuns(machines, stays, absences)
     candidates = [

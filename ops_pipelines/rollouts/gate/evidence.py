@@ -124,7 +124,7 @@ def _at_most(shift: float, most: float) -> float:
     return math.copysign(most, shift)
 
 
-# -- what the gate is told and what it answers --
+# -- what the gate is given and what it returns --
 
 
 class EventKind(Enum):
@@ -193,7 +193,7 @@ class CauseCounts:
 class LevelSamples:
     """What one updated node measured, a value a run, before it was touched and since; like runs only.
 
-    Each node of which it is measured at all stands here, with nothing under `after` as long as it has not run.
+    Each node of which it is measured at all is here, with nothing under `after` as long as it has not run.
     """
 
     kind: LevelKind
@@ -227,7 +227,7 @@ class UpdateTry:
     model: str
     is_good: bool
     signature: str = ""
-    """Of a failure: the stage and what was said, without what differs from node to node."""
+    """Of a failure: the stage and what was reported, without what differs from node to node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +253,7 @@ class VerdictKind(Enum):
     UNDECIDED = "undecided"
     """Go on looking; the wave may not end yet."""
     STOP = "stop"
-    """Something is there: go back."""
+    """Something is there: roll back."""
     ASK = "ask"
     """The time is over and nothing is decided: people must say."""
 

@@ -45,8 +45,8 @@ class Looking:
     """Whether every single node must have worked through the soak. A later wave waits for the time only: what it could
     still find shows on those that do work."""
     resumed_at: datetime | None = None
-    """When a person let a rollout go on that had asked. Of a wave whose time was over by then they answer for what was
-    not decided; the time of any other counts anew from there."""
+    """When a person let a rollout continue that had asked. Of a wave whose time was over they answer for what was
+    not decided; the time of any other counts again from there."""
 
     @property
     def soak(self) -> timedelta:
@@ -64,7 +64,7 @@ def judge_wave(evidence: GateEvidence, looking: Looking) -> Verdict:
     """Return what the evidence says of the present wave and of all before it.
 
     STOP comes at any time. A canary that stood idle holds its wave: at the limit people are asked, never is it good
-    before one of them said so.
+    before one of them did.
     """
     decides_by = _decides_by(evidence, looking)
     is_last_look = decides_by is not None and evidence.at >= decides_by
@@ -106,7 +106,7 @@ def _decides_by(evidence: GateEvidence, looking: Looking) -> datetime | None:
 
 
 def _is_answered_for(evidence: GateEvidence, looking: Looking) -> bool:
-    """Return whether a person let this very wave go on after the gate had not decided in time."""
+    """Return whether a person let this very wave continue after the gate had not decided in time."""
     began, resumed_at = evidence.soak_began_at, looking.resumed_at
     return began is not None and resumed_at is not None and resumed_at >= began + looking.limits.soak_limit
 
@@ -122,8 +122,8 @@ def _still_missing(evidence: GateEvidence, looking: Looking) -> str | None:
     if evidence.soak_began_at is None:
         return "the soak has not begun"
     if not evidence.soaks:
-        # Whoever was updated failed, and was pulled out. The next wave is the second opinion, and has it all to find;
-        # the deciding one has no next.
+        # Anyone who was updated failed, and was pulled out. The next wave is the second opinion, and has it all to
+        # find; the deciding one has no next.
         return "no node of the wave works with the new version" if looking.is_deciding else None
     left = looking.soak - _soaked(evidence)
     if left > timedelta(0):
@@ -145,7 +145,7 @@ def _why_good(evidence: GateEvidence, looking: Looking) -> str:
 
 
 def _why_answered_for(missing: str | None, undecided: list[TestLine]) -> str:
-    """Return what a person let pass, by name: they have read what each test said when it asked."""
+    """Return what a person let pass, by name: they have read what each test stated when it asked."""
     names = ", ".join(dict.fromkeys(each.name for each in undecided))
     parts = (missing, f"not decided: {names}" if names else None)
     return "a person let it go on: " + "; ".join(part for part in parts if part)

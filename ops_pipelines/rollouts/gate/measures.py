@@ -238,7 +238,7 @@ class MeasuredRun:
     started_at: datetime
     nodes: frozenset[NodeName]
     value: float
-    """Seconds of a step, over all nodes that told."""
+    """Seconds of a step, over all nodes that reported."""
     of_nodes: Mapping[NodeName, float] = field(default_factory=dict)
     """The same of single nodes, where they tell it themselves."""
 
@@ -450,7 +450,7 @@ def _level_line(
 
 
 def _unsure(control: ControlShift | None, spread: float) -> float:
-    """Return the variance that the others' shift adds: what few of them say is said badly."""
+    """Return the variance that the others' shift adds: what few of them say is reported badly."""
     if control is None or not control.node_count:
         return 0.0
     weight = control.node_count if control.weight is None else control.weight

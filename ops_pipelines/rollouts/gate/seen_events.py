@@ -34,7 +34,7 @@ Times = Mapping[NodeName, Interval]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedTimes:
-    """The times of each side, one stretch a node at most."""
+    """The times of each side, one interval a node at most."""
 
     treated: Times
     """Since the return with the new version."""
@@ -151,7 +151,7 @@ class SeenEvent:
     node: NodeName
     at: datetime
     cause: str = ""
-    """What did it to many nodes at once, or on many days; empty: it stands for itself."""
+    """What did it to many nodes at once, or on many days; empty: it is for itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +222,7 @@ def _is_programs(incident: Incident) -> bool:
 def causes_of(incidents: Iterable[Incident]) -> Iterator[SeenCause]:
     """Yield what diagnosis found to be at fault on nodes themselves, in words that are the same on every node.
 
-    What a rack, a switch or a feed did to its nodes is one piece of bad luck: the first of them stands for all.
+    What a rack, a switch or a feed did to its nodes is one piece of bad luck: the first of them means all.
     """
     for incident in incidents:
         hypothesis = incident.hypothesis
