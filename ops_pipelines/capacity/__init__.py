@@ -1,1 +1,5 @@
-"""What to buy and by when: peaks ahead against what will be usable, and what each way out costs."""
+"""Peaks ahead, what runs short, what to order by when; kept each quarter and compared with what came.
+
+Others import: `model` (values and quarters), `past` (days put together and read), `forecasting` (forecast and plan of a
+quarter), `reporting` (its report, kept), `report` and `answers` (documents and JSON), `forecast.backtest`.
+"""

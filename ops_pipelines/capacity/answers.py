@@ -166,7 +166,7 @@ def report_of(document: Mapping[str, object]) -> CapacityReport:
     if type(version) is not int or version != DOCUMENT_VERSION:
         raise ValueError(
             f"a capacity report of version {version!r}; this program reads version {DOCUMENT_VERSION}: "
-            "read it with the program that wrote it, or make it anew"
+            "read it with the program that wrote it, or make it again"
         )
     rest = {name: value for name, value in document.items() if name != _VERSION}
     found = _read(rest, CapacityReport, "report")

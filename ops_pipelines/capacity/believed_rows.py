@@ -184,7 +184,7 @@ def _wrong(
     yield is_of_gpus[series] & (columns["peak"] > _MOST_GPUS), f"has a peak beyond {_MOST_GPUS:g} GPUs; no cluster does"
     highest = np.minimum(columns["peak"], _MOST) * (1 + 1e-9) + 1e-9
     yield columns["mean"] > highest, "has a mean above its peak; expected none higher"
-    yield columns["hour_count"] < WHOLE_RATIO * days.whole, "is told by less than three quarters of the hours"
+    yield columns["hour_count"] < WHOLE_RATIO * days.whole, "is reported by less than three quarters of the hours"
 
 
 def _say(is_it: Flags, words: str, *, keys: Sequence[SeriesKey], series: Places, days: _Days) -> list[Fault]:
@@ -238,7 +238,7 @@ def _settle_repeated(
         else:
             again[group[1:]] = True
     for is_it, words in (
-        (elsewhere, f"of another time zone, where {days.now} tells the same day"),
+        (elsewhere, f"of another time zone, where {days.now} reports the same day"),
         (differs, "tell one day differently, and neither is believed; materialise daily_peaks of it again"),
         (again, "tell a day again with the same numbers, and count once"),
     ):
@@ -306,7 +306,7 @@ def _note_censored(said: list[str], hours: Floats) -> None:
     if len(at_cap):
         said.append(
             f"censored: at its cap in {int(at_cap.sum())} hours on {len(at_cap)} of the last {RECENT_DAYS} days; "
-            "more may have been wanted"
+            "more may have been requested"
         )
 
 

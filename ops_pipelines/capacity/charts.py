@@ -257,7 +257,7 @@ def _judged(key: SeriesKey, bounds: Sequence[BoundHeld]) -> doc.Chart:
         ),
         *((f"and {len(missed) - 5} more were passed",) if len(missed) > 5 else ()),
     )
-    title = f"{type_name(key.gpu_type)}: what was said, and what came"
+    title = f"{type_name(key.gpu_type)}: what was forecast, and what came"
     fan = Fan(
         title=title,
         said="; ".join(numbers),

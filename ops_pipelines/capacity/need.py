@@ -320,7 +320,9 @@ def _buy(gpu_type: GpuType, weeks: Sequence[TypeWeek], need: Need, sku: Sku, mea
     end = weeks[-1].first_day + timedelta(days=7)
     served = 0 if since is None else max(0, (end - max(since, weeks[0].first_day)).days)
     monthly = Fraction(sku.node_cents, sku.amortized_months) + sku.support_cents_per_month
-    late = "" if need.in_service_on else "; no lead time is known: told as if it served from the first short week on"
+    late = (
+        "" if need.in_service_on else "; no lead time is known: computed as if it served from the first short week on"
+    )
     return Alternative(
         gpu_type=gpu_type,
         way=Way.BUY,

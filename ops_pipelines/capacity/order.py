@@ -296,7 +296,7 @@ def _room_words(need: Need, sku: Sku, places: Places | None) -> list[str]:
     in_room = places.nodes_in_room
     # Where the room binds first, the sentence before has stated so.
     if in_room is not None and in_room < need.nodes and places.bound_by != Bound.ROOM_WATTS.value:
-        words.append(f"the room's power feeds no more than {in_room} of them, wherever they stand")
+        words.append(f"the room's power feeds no more than {in_room} of them, wherever they are")
     return [*words, *places.doubts]
 
 

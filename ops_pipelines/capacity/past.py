@@ -64,7 +64,9 @@ def sum_day(desk: TeamsDesk, *, day: date) -> DaySummed:
 
     book = _open_book(desk, day=day)
     if desk.clock.now() < book.end:
-        book.notes.append(f"{day} is not over in {book.zone}; its peaks are told after {book.end:%Y-%m-%d %H:%M} UTC")
+        book.notes.append(
+            f"{day} is not over in {book.zone}; its peaks are reported after {book.end:%Y-%m-%d %H:%M} UTC"
+        )
         rows: list[dict[str, object]] = []
     else:
         _put_gpus(book, desk)
@@ -211,7 +213,7 @@ def _put_storage(book: "DayBook", desk: TeamsDesk) -> None:
         book.put(Resource.STORAGE_BYTES, {name: each.used_bytes for name, each in found.items()}, hour=place)
         book.limit(Resource.STORAGE_BYTES, {name: each.size_bytes for name, each in found.items()})
     if not book.told(Resource.STORAGE_BYTES):
-        book.notes.append("storage_bytes: no shared file system tells its size and its room")
+        book.notes.append("storage_bytes: no shared file system reports its size and its room")
 
 
 def _put_telemetry(book: "DayBook", desk: TeamsDesk) -> None:
@@ -232,15 +234,15 @@ def _put_telemetry(book: "DayBook", desk: TeamsDesk) -> None:
         is_room_summed |= power.is_room_summed
     if summed:
         book.notes.append(
-            f"rack_watts: no meter tells {len(summed)} racks, such as {min(summed)}; there the BMCs of all nodes are "
+            f"rack_watts: no meter reports {len(summed)} racks, such as {min(summed)}; there the BMCs of all nodes are "
             "added up, without switches"
         )
     if is_room_summed:
-        book.notes.append("cooling_watts: no meter tells what the room draws; its racks are added up")
+        book.notes.append("cooling_watts: no meter reports what the room draws; its racks are added up")
     for resource, what in (
-        (Resource.NETWORK_RATIO, "no link tells its traffic and its rate"),
-        (Resource.RACK_WATTS, "no rack tells its power, and of none all nodes do"),
-        (Resource.COOLING_WATTS, "nothing tells what the room draws"),
+        (Resource.NETWORK_RATIO, "no link reports its traffic and its rate"),
+        (Resource.RACK_WATTS, "no rack reports its power, and of none all nodes do"),
+        (Resource.COOLING_WATTS, "nothing reports what the room draws"),
     ):
         if not book.told(resource):
             book.notes.append(f"{resource.value}: {what}")

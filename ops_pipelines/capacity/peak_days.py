@@ -291,7 +291,7 @@ class DayBook:
         for resource, keys in left_out.items():
             some = f"{len(keys)} series" if len(keys) > 1 else "1 series"
             self.notes.append(
-                f"{resource}: {some} with less than three quarters of the day's {len(self.hours)} hours not told, "
+                f"{resource}: {some} with less than three quarters of the day's {len(self.hours)} hours not reported, "
                 f"such as {_words(keys[0])}"
             )
         return rows

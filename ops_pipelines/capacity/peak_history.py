@@ -235,7 +235,7 @@ def _of_all(
 ) -> Iterator[str]:
     """Yield notes on no series that is forecast: zones, days of which nothing is known, refusals."""
     for name, (first, last) in believed.other_zones.items():
-        yield f"days from {first} to {last} were told in {name}, not in {zone.key}; they are joined by their local date"
+        yield f"days from {first} to {last} were reported in {name}, not in {zone.key}; joined by their local date"
     if len(believed.day):
         days = np.unique(believed.day)
         gaps = np.flatnonzero(np.diff(days) > 1)
@@ -280,7 +280,7 @@ def outlooks_of(history: PeakHistory, *, weeks: int, first_day: date) -> Outlook
         if ends != first_day:
             notes.append(
                 f"{each.resource.value}: its days end before {ends}; expected them up to {first_day}, and nothing is "
-                "foretold: materialise daily_peaks there"
+                "forecast: materialise daily_peaks there"
             )
             found += [_untold(each, key) for key in (*each.keys, *each.sums)]
             continue
@@ -290,7 +290,7 @@ def outlooks_of(history: PeakHistory, *, weeks: int, first_day: date) -> Outlook
             vouched = told.vouched_weeks
         if each.series.day_count < LEAST_DAYS:
             notes.append(
-                f"{each.resource.value}: {each.series.day_count} days are known, and nothing is foretold; expected "
+                f"{each.resource.value}: {each.series.day_count} days are known, and nothing is forecast; expected "
                 f"{LEAST_DAYS} or more"
             )
         found += _outlooks(each, told, scale=scale)
@@ -381,14 +381,14 @@ def _held_down(hundredths: Floats) -> tuple[str, ...]:
 _WORDS: Mapping[str, str] = {
     "short": "fewer than 14 days are known: the width is that of all series",
     "new": "first demand less than four weeks ago: methods are weighed as for all series",
-    "near_idle": f"below {IDLE_BELOW_GPUS:g} GPUs for four weeks: told from what quiet series sometimes ask for",
-    "zero": "nothing was ever wanted",
-    "no_days": "no day is known: nothing is foretold",
+    "near_idle": f"below {IDLE_BELOW_GPUS:g} GPUs for four weeks: forecast from what quiet series sometimes ask for",
+    "zero": "nothing was ever requested",
+    "no_days": "no day is known: nothing is forecast",
 }
 _WORDS_OF_OTHERS: Mapping[str, str] = {
     "short": _WORDS["short"],
     "new": "first use less than four weeks ago: methods are weighed as for all series",
-    "near_idle": "nothing for four weeks: told from what quiet series sometimes take",
+    "near_idle": "nothing for four weeks: forecast from what quiet series sometimes take",
     "zero": "nothing was ever used",
     "no_days": _WORDS["no_days"],
 }

@@ -215,7 +215,7 @@ def _age_in_months(since: date | None, as_of: date) -> float | None:
 
 def _age_words(batch: Batch, age: float | None, policy: CapacityPolicy) -> str:
     if age is None:
-        return "since when it stands nobody stated (`installed_since` of its racks)"
+        return "when it was installed nobody stated (`installed_since` of its racks)"
     return f"{age:.0f} months old, hardware is due after {policy.refresh_after_months}"
 
 
@@ -388,10 +388,10 @@ def _weeks_by_type(
         if outlook.key.kind is not Resource.GPUS or outlook.key.name:
             continue
         if not outlook.weeks:
-            notes.append(f"{gpu_type}: nothing can be said of its demand, so no shortage either")
+            notes.append(f"{gpu_type}: nothing is known of its demand, so no shortage either")
             continue
         if gpu_type not in types:
-            notes.append(f"{gpu_type}: is wanted, and nothing is known of its supply; not judged")
+            notes.append(f"{gpu_type}: is requested, and nothing is known of its supply; not judged")
             continue
         known = [each for each in outlook.weeks if (gpu_type, each.first_day) in supply][: policy.horizon_weeks]
         weeks = tuple(

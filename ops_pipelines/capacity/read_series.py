@@ -172,7 +172,7 @@ class _Reading:
         if is_above[-_RECENT_DAYS:].sum() >= _WEEK:
             when = days[len(days) - min(len(days), _RECENT_DAYS) + int(np.argmax(is_above[-_RECENT_DAYS:]))]
             self._notes[key].append(
-                f"{_days(is_above[-_RECENT_DAYS:])} from {when} on all teams together wanted more than the known "
+                f"{_days(is_above[-_RECENT_DAYS:])} from {when} on all teams together requested more than the known "
                 "teams' peaks add up to: rows of teams are missing, and the forecast is held to the known ones, "
                 "which is too low"
             )
@@ -180,7 +180,7 @@ class _Reading:
             when = days[int(np.argmax(is_added))]
             self._notes[key].append(
                 f"{_days(is_added)} from {when} on taken as the sum of the teams' peaks, which is too high rather than "
-                "too low: no row of all teams together tells them"
+                "too low: no row of all teams together reports them"
             )
         if is_carried.any():
             when = days[int(np.argmax(is_carried))]

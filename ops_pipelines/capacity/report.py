@@ -75,7 +75,7 @@ def capacity_document(
     return doc.Document(
         title=f"Capacity plan {name}",
         cluster=cluster,
-        about="what will be wanted, what will be usable, what to order by when; it buys nothing",
+        about="what will be requested, what will be usable, what to order by when; it buys nothing",
         blocks=(choices, *(_nothing(why_not) if report is None else _whole(report, name if is_served else ""))),
         command="ops-pipelines capacity report",
         now=now,
@@ -159,7 +159,7 @@ def _types(report: CapacityReport) -> tuple[doc.Block, ...]:
     others = report.forecast.with_projects if len(found) > _TYPES_DRAWN else ()
     more = "; ".join(f"{type_name(each.key.gpu_type)}: {verdict_of(each, report)[0]}" for each in others[:_LINES])
     return doc.sections(
-        doc.Heading(text="GPUs: what will be wanted and what will be usable"),
+        doc.Heading(text="GPUs: what will be requested and what will be usable"),
         *found[:_TYPES_DRAWN],
         None if found else doc.Note(words="No type of GPU is known."),
         doc.Note(words=f"Not all are drawn: {more}") if more else None,
@@ -208,7 +208,7 @@ def _hindsight(report: CapacityReport) -> tuple[doc.Block, ...]:
 def _held_words(found: Hindsight) -> str:
     held = sum(each.is_held for each in found.bounds)
     ratio = "" if found.coverage_ratio is None else f": {numbers.percent(found.coverage_ratio, 0)}"
-    return f"{held} of {len(found.bounds)} bounds of 90 % that {found.quarter} said as of {found.as_of} held{ratio}."
+    return f"{held} of {len(found.bounds)} bounds of 90 % that {found.quarter} stated as of {found.as_of} held{ratio}."
 
 
 # -- tiles --
@@ -280,7 +280,7 @@ def forecast_document(forecast: CapacityForecast, *, shortage_probability_max: f
                     doc.Column(title="Short", kind=Kind.RATIO),
                 ),
                 rows=rows,
-                empty="nothing can be said of GPUs: too few of their days are known",
+                empty="nothing is known of GPUs: too few of their days are known",
                 at_most=max(1, len(rows)),
             ),
             doc.Note(words=soft(limit)),

@@ -81,7 +81,7 @@ def _read(files: StatementFiles, name: str) -> CapacityReport | None:
         return report_in(content)
     except ValueError as problem:
         raise StatementFilesError(
-            f"the capacity report {name} cannot be read: {problem}. Move it away, and make the quarter anew."
+            f"the capacity report {name} cannot be read: {problem}. Move it away, and make the quarter again."
         ) from problem
 
 
@@ -110,7 +110,7 @@ def look_back(
         try:
             then = read_past(desk, as_of=first_day_of(quarter))
         except NoHistory as problem:
-            return None, (f"nothing is said of how the last forecast did: {problem}",)
+            return None, (f"how the last forecast did is not known: {problem}",)
         before = forecast_from(desk, then)
         plan_before = plan_from(desk, before, then)
         notes = (
@@ -179,14 +179,14 @@ def _order_changes(before: Iterable[OrderLine], now: Iterable[OrderLine]) -> Ite
         if old is None and new is not None:
             yield f"{new.what} runs short from {new.short_from} on; the plan before had it enough within its horizon"
         elif old is not None and new is None:
-            yield f"{old.what} is no longer short within the horizon; the plan before said from {old.short_from} on"
+            yield f"{old.what} is no longer short within the horizon; the plan before stated from {old.short_from} on"
         elif old is not None and new is not None:
             if old.order_by != new.order_by:
-                yield f"{new.what}: order by {_day(new.order_by)}; the plan before said {_day(old.order_by)}"
+                yield f"{new.what}: order by {_day(new.order_by)}; the plan before stated {_day(old.order_by)}"
             if old.short_from != new.short_from:
-                yield f"{new.what} is short from {new.short_from}; the plan before said {old.short_from}"
+                yield f"{new.what} is short from {new.short_from}; the plan before stated {old.short_from}"
             if old.count != new.count:
-                yield f"{new.what}: {new.count} are needed; the plan before said {old.count}"
+                yield f"{new.what}: {new.count} are needed; the plan before stated {old.count}"
 
 
 def _day(day: date | None) -> str:
@@ -201,7 +201,7 @@ def _project_changes(before: Iterable[PlannedProject], now: Iterable[PlannedProj
         if old is None and new is not None:
             yield f"{new.words} is new: {new.gpus:g} GPUs from {new.starts_on} with {100 * new.probability:.0f} %"
         elif old is not None and new is None:
-            yield f"{old.words} is no longer planned: it wanted {old.gpus:g} GPUs from {old.starts_on}"
+            yield f"{old.words} is no longer planned: it requested {old.gpus:g} GPUs from {old.starts_on}"
         elif old is not None and new is not None and old != new:
             yield f"{new.words} is planned otherwise: {_differences(old, new)}"
 
@@ -283,7 +283,7 @@ def _orders(forecast: CapacityForecast, plan: CapacityPlan) -> str:
     unjudged = _unjudged(forecast, plan)
     if not short:
         if unjudged:
-            return f"Whether anything has to be ordered cannot be told: of {unjudged} too little is known."
+            return f"Whether anything has to be ordered is not known: of {unjudged} too little is known."
         weeks = len({each.first_day for each in forecast.supply})
         return f"Nothing has to be ordered: no limit is passed within {weeks} weeks."
     told = [_order(each) for each in short[:_NAMED_AT_MOST]]
@@ -340,9 +340,9 @@ def _sureness(forecast: CapacityForecast, plan: CapacityPlan, policy: CapacityPo
 
 def _last_one(hindsight: Hindsight | None) -> str:
     if hindsight is None:
-        return "How the last forecast did cannot be told: too little was known then."
+        return "How the last forecast did is not known: too little was known then."
     if hindsight.coverage_ratio is None:
-        return f"How the forecast of {hindsight.quarter} did cannot be told yet: no week of it is over."
+        return f"How the forecast of {hindsight.quarter} did is not known yet: no week of it is over."
     held = sum(each.is_held for each in hindsight.bounds)
     source = "" if hindsight.is_kept else ", made afterwards from what was known then"
     return (
@@ -358,11 +358,11 @@ def _unknown(forecast: CapacityForecast, plan: CapacityPlan) -> str:
     words = []
     if censored:
         some = "1 series" if censored == 1 else f"{censored} series"
-        words.append(f"what {some} at a cap would have wanted")
+        words.append(f"what {some} at a cap would have requested")
     if undated:
         words.append("when to order 1 thing that runs short" if undated == 1 else f"when to order {undated} things")
     count = len({*forecast.notes, *plan.notes})
-    told = "1 note in the report tells" if count == 1 else f"{count} notes in the report tell"
+    told = "1 note in the report says" if count == 1 else f"{count} notes in the report tell"
     more = f"{told} what was assumed or treated"
     return f"Not known: {'; '.join(words)}; {more}." if words else f"{more[0].upper()}{more[1:]}."
 
@@ -442,4 +442,4 @@ def _warnings(old: OrderLine | None, new: OrderLine, *, as_of: date) -> Iterable
     days = (new.order_by - old.order_by).days
     if abs(days) > MOVED.days:
         way = "later" if days > 0 else "earlier"
-        yield f"{new.what}: order by {new.order_by}, {abs(days)} days {way} than said on {as_of}"
+        yield f"{new.what}: order by {new.order_by}, {abs(days)} days {way} than stated on {as_of}"

@@ -124,7 +124,7 @@ def order_table(plan: CapacityPlan) -> doc.Table:
         ),
         [
             (
-                clipped(each.what, at_most=60), _count(each), _order_by(each), each.short_from or "not foreseen",
+                clipped(each.what, at_most=60), _count(each), _order_by(each), each.short_from or "not expected",
                 each.earliest_relief, amount(each.cents, plan.currency) if each.count else "-",
                 sentence(each.why, at_most=_TEXT),
             )
@@ -219,7 +219,7 @@ def project_table(forecast: CapacityForecast) -> doc.Table:
             )
             for each in sorted(forecast.projects, key=lambda each: -each.gpus * each.probability)
         ],
-        key="projects", empty="None is stated in projects.yaml: what is expected goes on from the past.",
+        key="projects", empty="None is stated in projects.yaml: what is expected continues from the past.",
     )  # fmt: skip
 
 

@@ -204,7 +204,7 @@ def _superseded(hold: Hold) -> Refused:
         record=f"{hold.job} {hold.attempt} {hold.node} {hold.since:%Y-%m-%dT%H:%M:%S}",
         reason="attempt_was_requeued",
         detail=f"{hold.gpu_count} GPUs from {hold.since:%H:%M:%S} to {hold.until:%H:%M:%S} UTC are claimed by an "
-        "attempt whose job had begun anew; expected one attempt at a time, and counted the later",
+        "attempt whose job had started again; expected one attempt at a time, and counted the later",
         text="",
         into="usage_ledger",
         at=hold.since,

@@ -30,7 +30,7 @@ _FATES: Mapping[Fate, tuple[str, str, doc.Shade]] = {
     Fate.IDLE: ("idle", "free, and nobody held them", doc.Shade.PALE),
     Fate.BROKEN: ("broken", "out by an incident, or down", doc.Shade.ORANGE),
     Fate.MAINTENANCE: ("maintenance", "rollouts and reservations of ours", doc.Shade.YELLOW),
-    Fate.OVERHEAD: ("overhead", "tests, probation, and what nobody can be told to have caused", doc.Shade.GREY),
+    Fate.OVERHEAD: ("overhead", "tests, probation, and what has no known cause", doc.Shade.GREY),
 }
 _ALERTS: Mapping[BudgetAlert, tuple[str, doc.Mood, doc.Shade]] = {
     BudgetAlert.FORECAST_OVERRUN: ("will not last", doc.Mood.WARN, doc.Shade.YELLOW),
@@ -107,7 +107,7 @@ def _nothing(why_not: str, *, command: str) -> tuple[doc.Block, ...]:
         doc.Note(
             words=(
                 "Hours are counted from the lake (the jobs of the groups ", doc.code("hours"), " and ",
-                doc.code("jobs"), " fill it), from what cluster.yaml says stands in the racks since when, and charged "
+                doc.code("jobs"), " fill it), from what cluster.yaml says is in the racks since when, and charged "
                 "by its ", doc.code("prices"), " (docs/COST.md).",
             )
         ),

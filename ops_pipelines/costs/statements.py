@@ -263,7 +263,7 @@ def budgets_of(
     for team in sorted(agreements.monthly_budget_cents):
         cents = agreements.monthly_budget_cents[team]
         if cents <= 0:
-            notes.append(f"{team} has a budget of 0: any hour exceeds it, so no share of it is told")
+            notes.append(f"{team} has a budget of 0: any hour exceeds it, so no share of it is reported")
             continue
         members = _members(team, agreements)
         by_day = {
@@ -418,7 +418,7 @@ def _title(standing: BudgetStanding, alert: BudgetAlert, *, month: str) -> str:
         return f"{team} has spent its budget of {month}: {share} of it"
     if alert is BudgetAlert.NEARLY_SPENT:
         return f"{team} has spent {share} of its budget of {month}"
-    return f"{team} will exceed its budget of {month} if it goes on like this"
+    return f"{team} will exceed its budget of {month} if it continues like this"
 
 
 def _parts(standing: BudgetStanding, *, currency: str) -> tuple[tuple[str, str], ...]:

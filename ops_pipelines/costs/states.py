@@ -82,7 +82,7 @@ def check_installed(nodes: Iterable[InstalledNode]) -> None:
 def _overlaps(stays: Sequence[InstalledNode]) -> list[str]:
     ordered = sorted(stays, key=lambda each: each.since)
     return [
-        f"{after.node} from {after.since:%Y-%m-%d %H:%M}, while it stands since {before.since:%Y-%m-%d %H:%M}"
+        f"{after.node} from {after.since:%Y-%m-%d %H:%M}, while it is installed since {before.since:%Y-%m-%d %H:%M}"
         for before, after in pairwise(ordered)
         if before.until is None or after.since < before.until
     ]

@@ -111,7 +111,7 @@ class PartUsage:
         for (_, gpu_type), used in self.by_bearer.items():
             told[gpu_type] = told.get(gpu_type, 0) + used.gpu_seconds
         wrong = [
-            f"{gpu_type or 'GPUs'}: {told[gpu_type]} told, {self.installed.get(gpu_type, 0)} installed"
+            f"{gpu_type or 'GPUs'}: {told[gpu_type]} reported, {self.installed.get(gpu_type, 0)} installed"
             for gpu_type in sorted(told)
             if told[gpu_type] != self.installed.get(gpu_type, 0)
         ]

@@ -1,1 +1,5 @@
-"""What jobs and teams could do better, by evidence; where jobs stand, what is stranded, who waits."""
+"""What jobs and teams could do better, by evidence; where jobs run, what is stranded, who waits.
+
+Others import: `week` (a week's advice), `kept` (as the lake keeps it), `report` (documents and JSON), `verdicts`
+(utilisation in context), `advice_on_holding` (the ladder of idle GPUs), and of `placement`: `day` and `document`.
+"""

@@ -380,11 +380,11 @@ def choose(advices: Iterable[Advice], settings: AdviceSettings, *, said: Sequenc
     for advice in sorted(advices, key=_rank):
         before = newest.get(advice.key)
         if before is not None and advice.measure <= before.measure * settings.worse_ratio:
-            withheld.append(withhold(advice, f"it was said in the week that ended on {before.week_end:%Y-%m-%d}"))
+            withheld.append(withhold(advice, f"it was sent in the week that ended on {before.week_end:%Y-%m-%d}"))
         elif (advice.team, advice.subject) in subjects:
-            withheld.append(withhold(advice, "something that gains more is said of the same jobs"))
+            withheld.append(withhold(advice, "advice that gains more is sent on the same jobs"))
         elif count[advice.team] >= settings.per_team_count:
-            withheld.append(withhold(advice, f"{settings.per_team_count} that gain more are said to the team"))
+            withheld.append(withhold(advice, f"{settings.per_team_count} that gain more are sent to the team"))
         else:
             chosen.append(advice)
             count[advice.team] += 1
@@ -426,7 +426,7 @@ class Followed(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AdviceResult:
     """What became of one piece of advice, and the numbers behind it."""
 
     followed: Followed
@@ -443,17 +443,17 @@ def judge_following(
     held_before_gpu_hours: float,
     held_after_gpu_hours: float,
     settings: AdviceSettings,
-) -> Outcome:
+) -> AdviceResult:
     """Return what became of it. `held_*`: GPU-hours of the week before, and of the weeks after."""
     if held_after_gpu_hours <= 0:
-        return Outcome(followed=Followed.NOT_RUN_AGAIN, measure_after=None, saved_gpu_hours=0.0)
+        return AdviceResult(followed=Followed.NOT_RUN_AGAIN, measure_after=None, saved_gpu_hours=0.0)
     if measure_after is None:
-        return Outcome(followed=Followed.UNKNOWN, measure_after=None, saved_gpu_hours=0.0)
+        return AdviceResult(followed=Followed.UNKNOWN, measure_after=None, saved_gpu_hours=0.0)
     if measure_after > measure_before * settings.followed_ratio:
-        return Outcome(followed=Followed.NOT_FOLLOWED, measure_after=measure_after, saved_gpu_hours=0.0)
+        return AdviceResult(followed=Followed.NOT_FOLLOWED, measure_after=measure_after, saved_gpu_hours=0.0)
     gone = 1.0 if measure_before <= 0 else 1 - measure_after / measure_before
     gained_ratio = 0.0 if held_before_gpu_hours <= 0 else min(1.0, expected_gpu_hours / held_before_gpu_hours)
-    return Outcome(
+    return AdviceResult(
         followed=Followed.FOLLOWED,
         measure_after=measure_after,
         saved_gpu_hours=min(held_after_gpu_hours, held_after_gpu_hours * gained_ratio * gone),

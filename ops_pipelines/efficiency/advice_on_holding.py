@@ -375,7 +375,7 @@ def _note(
     title = f"job {job}: nothing ran on its {attempt.gpu_count} GPUs for {hours:.0f} h"
     command = ending_command(attempt.job)
     if step is not LadderStep.ASK_TO_RELEASE:
-        must = "end the job if it is done; you are told once more, then the operators are told, too"
+        must = "end the job if it is done; you are notified once more, then the operators, too"
     elif command is None:
         must = "end the job, or say that it is needed"
     else:

@@ -210,7 +210,7 @@ def judge_saving(work: JobWork, settings: AdviceSettings, failures: NodeFailures
         AdviceKind.NO_CHECKPOINTS,
         work,
         evidence=(
-            f"a training ran for {longest:,.1f} h, and none of its lines tells of a checkpoint",
+            f"a training ran for {longest:,.1f} h, and none of its lines mentions a checkpoint",
             _told_failures(failures, work.saves.node_count, between),
         ),
         low=lost * _LOW_RATE_RATIO,
@@ -218,7 +218,7 @@ def judge_saving(work: JobWork, settings: AdviceSettings, failures: NodeFailures
         do="save model, optimizer and step regularly, and let the job resume from the newest checkpoint",
         confidence=Confidence.MEDIUM,
         measure=1.0,
-        but=("a checkpoint that no line tells of is not seen",),
+        but=("a checkpoint that no line mentions is not seen",),
     )
     return weigh(advice, settings, against=(serves(work), is_a_session(work), _few_failures(failures, settings)))
 
@@ -264,7 +264,7 @@ def judge_interval(work: JobWork, settings: AdviceSettings, failures: NodeFailur
         measure=excess,
         but=("failures of programs count in no mean time between failures of nodes",),
     )
-    beside = "saves go on beside the training, and cost next to nothing" if saves.is_asynchronous else None
+    beside = "saves continue beside the training, and cost next to nothing" if saves.is_asynchronous else None
     few = (
         f"{len(saves.intervals_hours)} times between saves were seen; too few to judge by"
         if len(saves.intervals_hours) < settings.least_interval_count

@@ -42,7 +42,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class HeldInterval:
     """An interval of the hour in which the same jobs held a node. Microseconds since the hour's begin, half-open."""
 
     node: str
@@ -56,7 +56,7 @@ class Holds:
 
     by_key: Mapping[tuple[str, str], Hold]
     """(node, job) -> what is known."""
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[HeldInterval, ...]
     """By node and start."""
     _starts: NDArray[np.int64]
     _first: Mapping[str, int]
@@ -101,13 +101,13 @@ def read_holds(allocations: pa.Table, *, hour: datetime) -> Holds:
             held_seconds=(end - start) / 1e6 + (before.held_seconds if before else 0.0),
             gpu_count=gpu_count,
         )
-    stretches: list[Stretch] = []
+    stretches: list[HeldInterval] = []
     starts: list[int] = []
     first: dict[str, int] = {}
     for order, node in enumerate(sorted(spans)):
         first[node] = order
         for start, jobs in _cut(spans[node]):
-            stretches.append(Stretch(node=node, start=start, jobs=jobs))
+            stretches.append(HeldInterval(node=node, start=start, jobs=jobs))
             starts.append(order * _HOUR_MICROSECONDS + start)
     return Holds(by_key=by_key, stretches=tuple(stretches), _starts=np.array(starts, np.int64), _first=first)
 

@@ -14,8 +14,8 @@ from ops_pipelines.efficiency.advice import (
     OF_STORAGE,
     Advice,
     AdviceKind,
+    AdviceResult,
     Followed,
-    Outcome,
     Said,
     Withheld,
     judge_following,
@@ -65,7 +65,7 @@ class FollowedUp:
     kind: AdviceKind
     subject: str
     measure_before: float
-    outcome: Outcome
+    outcome: AdviceResult
 
 
 # -- advice in the lake --
@@ -82,7 +82,7 @@ _Key = tuple[TeamName, AdviceKind, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SentAdvice:
     """Advice that was sent to a team, as the lake has it."""
 
     team: TeamName
@@ -139,14 +139,14 @@ def keep_outcomes(week: Week, followed: Collection[FollowedUp], desk: TeamsDesk)
         desk.lake.replace_hour(TABLE, week.end, TABLES[TABLE].from_rows(rows))
 
 
-def told_in(week: Week, desk: TeamsDesk) -> tuple[Told, ...]:
+def told_in(week: Week, desk: TeamsDesk) -> tuple[SentAdvice, ...]:
     """Return what was sent to teams at the end of a week. Raises LakeError."""
     found = []
     for row in _rows(desk, week.end):
         key = _key(row)
         if key is not None and row["told_at"] is not None:
             found.append(
-                Told(
+                SentAdvice(
                     team=key[0],
                     kind=key[1],
                     subject=key[2],
@@ -273,7 +273,7 @@ def follow_up(given: Week, desk: TeamsDesk) -> tuple[FollowedUp, ...]:
     return found
 
 
-def _of_jobs(told: Told, evidence: Evidence, desk: TeamsDesk) -> Outcome:
+def _of_jobs(told: SentAdvice, evidence: Evidence, desk: TeamsDesk) -> AdviceResult:
     work = next((each for each in evidence.works if (each.team, each.subject) == (told.team, told.subject)), None)
     held = 0.0 if work is None else work.held_gpu_hours
     return judge_following(
@@ -286,10 +286,10 @@ def _of_jobs(told: Told, evidence: Evidence, desk: TeamsDesk) -> Outcome:
     )
 
 
-def _of_storage(told: Told, evidence: Evidence, desk: TeamsDesk) -> Outcome:
+def _of_storage(told: SentAdvice, evidence: Evidence, desk: TeamsDesk) -> AdviceResult:
     """Return what became of files: a directory that the listing no longer has is gone."""
     if evidence.groups is None:
-        return Outcome(followed=Followed.UNKNOWN, measure_after=None, saved_gpu_hours=0.0)
+        return AdviceResult(followed=Followed.UNKNOWN, measure_after=None, saved_gpu_hours=0.0)
     is_checkpoints = told.kind is AdviceKind.STALE_CHECKPOINTS
     left = sum(
         each.old_size_bytes
@@ -297,7 +297,7 @@ def _of_storage(told: Told, evidence: Evidence, desk: TeamsDesk) -> Outcome:
         if (each.team, each.path, each.is_checkpoints) == (told.team, told.subject, is_checkpoints)
     )
     is_followed = left <= told.measure * desk.advice.followed_ratio
-    return Outcome(
+    return AdviceResult(
         followed=Followed.FOLLOWED if is_followed else Followed.NOT_FOLLOWED,
         measure_after=float(left),
         saved_gpu_hours=0.0,

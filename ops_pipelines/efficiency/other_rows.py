@@ -237,7 +237,7 @@ def _fault(row: Mapping[str, object], *, known: set[str], now: datetime) -> tupl
     if not team:
         return "team_missing", "no team; expected the account whose file it is"
     if path in known:
-        return "path_twice", "the path stands there before; expected each once"
+        return "path_twice", "the path is there before; expected each once"
     if not re.fullmatch(r"[0-9]{1,19}", size, re.ASCII) or int(size) > MAX_BYTES:
         return "size_not_believed", f"bytes is {one_line(size, at_most=40)!r}; expected a whole number up to 2^60"
     for column in ("last_read_at", "last_written_at"):

@@ -114,7 +114,7 @@ def advice_document(
     return doc.Document(
         title=f"Advice of {week.name}",
         cluster=cluster,
-        about="what teams could do better, told to each of them once a week",
+        about="what teams could do better, sent to each of them once a week",
         blocks=(choices, *blocks, *doc.listed_under("What is not known", not_known, key="not_known")),
         command=command,
         now=now,
@@ -154,7 +154,7 @@ def _numbers(said: Sequence[AdviceRow], *, currency: str | None) -> doc.Numbers:
     size = sum(each.gain_bytes or 0 for each in said)
     saved = hours(sum(each.saved_gpu_hours or 0 for each in judged))
     tiles = [
-        doc.Number(value=len(said), about=f"said; teams told: {len({each.team for each in told})}"),
+        doc.Number(value=len(said), about=f"sent; teams notified: {len({each.team for each in told})}"),
         doc.Number(value=gain_gpu_hours(said), kind=doc.Kind.GPU_HOURS, about="GPU-hours a week to gain"),
     ]
     if priced and currency is not None:
@@ -175,7 +175,7 @@ def _teams(said: Sequence[AdviceRow], *, currency: str | None) -> tuple[doc.Bloc
     ordered = sorted(by_team, key=lambda name: (-gain_gpu_hours(by_team[name]), name))
     teams = [_team(name, by_team[name], currency=currency) for name in ordered]
     if not teams:
-        return (doc.Note(words="Nothing is said in this week."),)
+        return (doc.Note(words="No advice is sent in this week."),)
     others = [block for each in teams[_TEAMS_OPEN:] for block in each]
     fold = doc.Fold(summary=f"{len(teams) - _TEAMS_OPEN} more teams", blocks=others) if others else None
     return doc.sections(*teams[:_TEAMS_OPEN], fold)
@@ -208,7 +208,7 @@ def _card(row: AdviceRow, *, currency: str | None) -> doc.Card:
 
 def _told(row: AdviceRow) -> doc.Words:
     if row.told_at is None:
-        return "not told"
+        return "not reported"
     if row.followed is None:
         return moment(row.told_at)
     followed, mood = _FOLLOWED.get(row.followed, (clipped(row.followed), doc.Mood.SOFT))
@@ -235,7 +235,7 @@ def _withheld(rows: Sequence[AdviceRow]) -> tuple[doc.Block, ...]:
     if len(why) > _REASONS:
         items.append(toned(f"and {len(why) - _REASONS} other reasons", doc.Mood.SOFT))
     return (
-        doc.Heading(text="Seen, and not said"),
+        doc.Heading(text="Found, and not sent"),
         doc.Fold(summary=f"{why.total()}, each with its reason", blocks=[doc.Items(items=items)]),
     )
 

@@ -287,7 +287,7 @@ def notes(row: Row, *, holds: Holds) -> str:
         found.append(f"{idle} of {len(row.gpus)} GPUs do nothing")
     hows = set().union(*(gpu.hows for gpu in row.gpus))
     if "shared" in hows:
-        found.append("shared: other jobs held GPUs of the node too, and which are whose is not said")
+        found.append("shared: other jobs held GPUs of the node too, and which are whose is not stated")
     if "memory" in hows:
         found.append("which GPUs it held is read from memory in use")
     if row.job == NOBODY and idle < len(row.gpus):

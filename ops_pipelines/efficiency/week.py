@@ -97,7 +97,7 @@ def sentences(report: AdviceReport, followed: Sequence[FollowedUp]) -> tuple[str
             if (number := sum(one.outcome.followed is each for one in followed))
         ]
         saved = sum(each.outcome.saved_gpu_hours for each in followed)
-        said.append(f"Of what was told two weeks ago: {', '.join(counts)}; it saved {shown_hours(saved)}.")
+        said.append(f"Of what was sent two weeks ago: {', '.join(counts)}; it saved {shown_hours(saved)}.")
     if report.unknown:
         said.append(f"Not known: {'; '.join(report.unknown)}.")
     return tuple(said)
@@ -110,7 +110,7 @@ def _found(report: AdviceReport) -> str:
     teams = "1 team" if len(report.by_team) == 1 else f"{len(report.by_team)} teams"
     return (
         f"{report.week.name}: {seen} {'thing was' if seen == 1 else 'things were'} seen, "
-        f"{said} {'is' if said == 1 else 'are'} said to {teams}, "
+        f"{said} {'is' if said == 1 else 'are'} sent to {teams}, "
         f"{kept} {'is' if kept == 1 else 'are'} withheld, each with its reason."
     )
 
@@ -176,7 +176,7 @@ def note_of(
         thread=_thread(report.week, team),
         subject=f"advice for {team}, {report.week.name}",
         title=title,
-        body="\n\n".join([*parts, "Nothing of this is done for you. The same is not said again for some weeks."]),
+        body="\n\n".join([*parts, "Nothing of this is done for you. The same is not sent again for some weeks."]),
         line=f"{title}{gains}: " + "; ".join(f"{each.subject}: {each.what_to_do}" for each in advices),
         severity=Severity.INFO,
         lane=Lane.AT_ONCE,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from ops_pipelines.core.action import Verb
 from ops_pipelines.report.html import drawn, render
 from ops_pipelines.review.replay import differing, proof_sentence, sentences_of
-from ops_pipelines.review.replay_result import ComparedAct, Difference, Replay, Verdict
+from ops_pipelines.review.replay_result import Assessment, ComparedAct, Difference, Replay
 
 if TYPE_CHECKING:
     from ops_pipelines.report.charts import Mark
@@ -55,7 +55,7 @@ def write_policy_comparison(found: Replay, *, now: datetime) -> str:
             "left_out_count": sum(map(len, groups[SHOWN_ROWS:])),
             "counts": _counts(found),
             "guardrails": _guardrails(found),
-            "lessons": [each for each in found.lessons if each.verdict is not Verdict.UNKNOWN],
+            "lessons": [each for each in found.lessons if each.verdict is not Assessment.UNKNOWN],
             "unknown_lessons": _count_alike(found),
         },
     )
@@ -141,7 +141,7 @@ def _outcome(acts: Sequence[ComparedAct]) -> str:
 def _count_alike(found: Replay) -> tuple[tuple[str, int], ...]:
     alike: dict[str, int] = {}
     for lesson in found.lessons:
-        if lesson.verdict is Verdict.UNKNOWN:
+        if lesson.verdict is Assessment.UNKNOWN:
             alike[lesson.how] = alike.get(lesson.how, 0) + 1
     return tuple(sorted(alike.items(), key=lambda item: (-item[1], item[0])))
 

@@ -371,7 +371,7 @@ def beside_document(found: Beside, *, cluster: str) -> doc.Document:
     record = found.record
     has_types = any(each.line.gpu_type for each in found.rows)
     changed = ", ".join(each.line.team for each in found.rows if not each.is_as_read)
-    stale = f"changed since it was proposed: {changed}; propose anew before it is applied"
+    stale = f"changed since it was proposed: {changed}; propose again before it is applied"
     return doc.Document(
         title=f"{record.name}: {state_words(record)}",
         cluster=cluster,
@@ -475,7 +475,7 @@ def _reclaim(found: Reclaim) -> tuple[doc.Block, ...]:
     """Return whose jobs preemption would end for the guarantee; one line where nothing would have to."""
     report = found.report
     stands = f"{found.guarantee:g} GPUs guaranteed, {found.runs} run, {found.free} healthy ones stand free"
-    heading = doc.Heading(text=f"If it wanted all of its guarantee{_of(found.gpu_type)} now")
+    heading = doc.Heading(text=f"If it requested all of its guarantee{_of(found.gpu_type)} now")
     if not report.wanted_gpus:
         return heading, doc.Note(words=f"{stands}: no job would have to end")
     jobs = [

@@ -323,7 +323,7 @@ def _why_closed(record: ProposalRecord) -> str:
         )
     return (
         f"{record.name} is {record.state.value} since {_at(record.since)} by {record.actor} ({record.reason}); only "
-        "what is proposed, or half applied, is applied: propose anew"
+        "what is proposed, or half applied, is applied: propose again"
     )
 
 

@@ -193,7 +193,7 @@ def _faults(texts: Mapping[str, Texts], times: Mapping[str, Whole], *, gpus: Flo
         is_negative = gpus < 0
     has_gpus = ~(gpus == 0)
     found = {
-        "no_gpu_count": (~np.isfinite(gpus), "how many GPUs is not told; expected a number, 0 for none"),
+        "no_gpu_count": (~np.isfinite(gpus), "how many GPUs is not reported; expected a number, 0 for none"),
         "negative_gpus": (is_negative, "a negative number of GPUs; expected 0 or more"),
         "no_account": (texts["account"].are([""]), "no account; expected who pays"),
         "ends_before_it_starts": (has_start & (ended < started), "expected the end after the start"),

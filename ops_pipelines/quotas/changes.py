@@ -122,7 +122,7 @@ def _typed_before(line: ProposedQuota, quota: AccountQuota | None) -> int | None
 def _shares(team: TeamName, lines: Sequence[ProposedQuota]) -> tuple[FairshareChange, ...]:
     named = {(line.fairshare_before, line.fairshare_after) for line in lines if line.fairshare_after is not None}
     if len(named) > 1:
-        raise ApplyRefused(f"the proposal names {len(named)} fair shares of {team}; a team has one: propose anew")
+        raise ApplyRefused(f"the proposal names {len(named)} fair shares of {team}; a team has one: propose again")
     return tuple(FairshareChange(account=team, before=before, after=after) for before, after in named)
 
 

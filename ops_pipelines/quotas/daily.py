@@ -215,7 +215,7 @@ EFFICIENCY_COLUMNS = ("node", "job", "time", "verdict", "rule", "account", "gpu_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Told:
+class ReportedAttempts:
     """What the scheduler says now."""
 
     rows: pa.Table
@@ -224,7 +224,7 @@ class Told:
     """Jobs that wait and could not be read. Attempts that could not are refused where the lake is filled with them."""
 
 
-def read_told(running: Sequence[AccountingPage], waiting: Sequence[AccountingPage]) -> Told:
+def read_told(running: Sequence[AccountingPage], waiting: Sequence[AccountingPage]) -> ReportedAttempts:
     """Return the attempts of pages that tell who runs, and the jobs of those that tell who waits."""
     parts: list[Parsed] = [
         *(sacct.parse(page.body, source=page.source, at=page.start) for page in running),
@@ -233,15 +233,15 @@ def read_told(running: Sequence[AccountingPage], waiting: Sequence[AccountingPag
     tables = [part.tables["job_accounting"] for part in parts if "job_accounting" in part.tables]
     told = [each for part in parts[len(running) :] for each in part.refused]
     rows = [each.select(ACCOUNTING_COLUMNS) for each in tables]
-    return Told(rows=pa.concat_tables(rows) if rows else _none(), refused=tuple(told))
+    return ReportedAttempts(rows=pa.concat_tables(rows) if rows else _none(), refused=tuple(told))
 
 
-def nothing_told() -> Told:
+def nothing_told() -> ReportedAttempts:
     """Return what is known where nobody was asked."""
-    return Told(rows=_none(), refused=())
+    return ReportedAttempts(rows=_none(), refused=())
 
 
-def join_told(lake: pa.Table, told: Told) -> pa.Table:
+def join_told(lake: pa.Table, told: ReportedAttempts) -> pa.Table:
     """Return the lake's rows of accounting with what the scheduler says now."""
     return pa.concat_tables([lake.select(ACCOUNTING_COLUMNS).cast(told.rows.schema), told.rows])
 

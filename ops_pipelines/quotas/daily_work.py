@@ -40,7 +40,7 @@ class Made:
         return "of the past, not kept" if self.record is None else self.record.state.value.replace("_", " ")
 
 
-class Outcome(Enum):
+class DailyResult(Enum):
     """What became of a day's proposal this time."""
 
     NOTHING_TO_DO = "nothing_to_do"
@@ -57,7 +57,7 @@ class Outcome(Enum):
 class Done:
     """What was done, or would be."""
 
-    outcome: Outcome
+    outcome: DailyResult
     said: str
     record: ProposalRecord | None = None
     changes: tuple[str, ...] = ()
@@ -131,27 +131,27 @@ def carry_out_proposal(day: date, desk: TeamsDesk, *, lease: Lease) -> Done:
         settle(desk, actor=AUTOPILOT, lease_token=token)
     record = newest_of(day, desk)
     if record is None:
-        return Done(outcome=Outcome.NOTHING_TO_DO, said=f"there is no proposal for {day}")
+        return Done(outcome=DailyResult.NOTHING_TO_DO, said=f"there is no proposal for {day}")
     if record.state is ProposalState.APPLIED:
-        return Done(outcome=Outcome.APPLIED, said=f"{record.name} is applied: {record.reason}", record=record)
+        return Done(outcome=DailyResult.APPLIED, said=f"{record.name} is applied: {record.reason}", record=record)
     if record.state not in _OPEN:
         word = record.state.value.replace("_", " ")
-        return Done(outcome=Outcome.NOTHING_TO_DO, said=f"{record.name} is {word}: {record.reason}", record=record)
+        return Done(outcome=DailyResult.NOTHING_TO_DO, said=f"{record.name} is {word}: {record.reason}", record=record)
     if not record.proposal.changes_anything:
-        return Done(outcome=Outcome.NOTHING_TO_DO, said=f"{record.name} would set nothing anew", record=record)
+        return Done(outcome=DailyResult.NOTHING_TO_DO, said=f"{record.name} would set nothing again", record=record)
     if desk.quotas is None:
         return Done(
-            outcome=Outcome.SHOWN, said="this scheduler keeps no limits: it is proposed, no more", record=record
+            outcome=DailyResult.SHOWN, said="this scheduler keeps no limits: it is proposed, no more", record=record
         )
     policy = desk.cluster.rules.policy
     consent = policy.consent_to(ActionClass.QUOTAS)
     if policy.mode is Mode.OBSERVE or consent is Consent.FORBID:
-        return _previewed(record, desk, outcome=Outcome.SHOWN, said="the policy lets nothing be set; this would be")
+        return _previewed(record, desk, outcome=DailyResult.SHOWN, said="the policy lets nothing be set; this would be")
     if consent is Consent.APPROVE:
-        said = f"{record.name} waits for a yes: `ops-pipelines quota apply {record.name}`"
-        return _previewed(record, desk, outcome=Outcome.WAITS, said=said)
+        said = f"{record.name} waits for approval: `ops-pipelines quota apply {record.name}`"
+        return _previewed(record, desk, outcome=DailyResult.WAITS, said=said)
     if not is_ours(record, desk.cluster.ledger):
-        return _previewed(record, desk, outcome=Outcome.WAITS, said=_left_to_people(record))
+        return _previewed(record, desk, outcome=DailyResult.WAITS, said=_left_to_people(record))
     return _applied(record, desk, token=token)
 
 
@@ -195,7 +195,7 @@ def newest_in(ledger: Ledger, day: date) -> ProposalRecord | None:
     return next((each for each in records if each.proposal.day == day and each.state not in _OVER), None)
 
 
-def _previewed(record: ProposalRecord, desk: TeamsDesk, *, outcome: Outcome, said: str) -> Done:
+def _previewed(record: ProposalRecord, desk: TeamsDesk, *, outcome: DailyResult, said: str) -> Done:
     try:
         found = preview(record.name, desk)
     except ApplyRefused as refused:
@@ -214,12 +214,14 @@ def _applied(record: ProposalRecord, desk: TeamsDesk, *, token: str | None) -> D
     """Apply as the autopilot. Without a lease nothing is: `None` would be a person's word."""
     if token is None:
         said = "another process holds the lease; nothing was set"
-        return Done(outcome=Outcome.NOT_APPLIED, said=said, record=record)
-    shown = _previewed(record, desk, outcome=Outcome.APPLIED, said="")
+        return Done(outcome=DailyResult.NOT_APPLIED, said=said, record=record)
+    shown = _previewed(record, desk, outcome=DailyResult.APPLIED, said="")
     try:
         after = apply(record.name, desk, actor=AUTOPILOT, lease_token=token)
     except (ApplyRefused, LedgerConflict) as refused:
-        return replace(shown, outcome=Outcome.NOT_APPLIED, said=str(refused))
+        return replace(shown, outcome=DailyResult.NOT_APPLIED, said=str(refused))
     store_lines(desk, after.proposal, state=after.state, used=used_in(desk, day=after.proposal.day))
     is_in = after.state is ProposalState.APPLIED
-    return replace(shown, outcome=Outcome.APPLIED if is_in else Outcome.NOT_APPLIED, said=after.reason, record=after)
+    return replace(
+        shown, outcome=DailyResult.APPLIED if is_in else DailyResult.NOT_APPLIED, said=after.reason, record=after
+    )

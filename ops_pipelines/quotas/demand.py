@@ -50,7 +50,7 @@ class DemandDay:
         for team, hours in self.hours.items():
             for hour, amount in enumerate(hours):
                 if not amount >= 0:
-                    raise ValueError(f"{self.day} hour {hour}: {team} wanted {amount} GPUs; expected 0 or more")
+                    raise ValueError(f"{self.day} hour {hour}: {team} requested {amount} GPUs; expected 0 or more")
 
     @property
     def hour_count(self) -> int:
@@ -100,7 +100,7 @@ _NOTHING = 1e-9
 """An interval of no more is none: a quota that lies on an amount but for its last bits."""
 
 
-Stretch = tuple[float, float]
+DemandInterval = tuple[float, float]
 """The share of the time in which each of some GPUs is requested, and how many they are."""
 
 
@@ -124,7 +124,7 @@ class QueueChance:
         place = bisect_left(self.less, 1.0 - ratio / self.lean)
         return self.amounts[place - 1] if place else 0.0
 
-    def rising(self, quota: float, *, most: float) -> Iterator[Stretch]:
+    def rising(self, quota: float, *, most: float) -> Iterator[DemandInterval]:
         """Yield the intervals from `quota` up to `most`, the likeliest requested first; the last is never requested."""
         at = quota
         for place in range(bisect_right(self.amounts, quota), len(self.amounts) + 1):
@@ -135,7 +135,7 @@ class QueueChance:
                 yield self._wanted(place), ends - at
             at = ends
 
-    def falling(self, quota: float, *, least: float) -> Iterator[Stretch]:
+    def falling(self, quota: float, *, least: float) -> Iterator[DemandInterval]:
         """Yield the intervals from `quota` down to `least`, the least requested first."""
         at = quota
         for place in range(bisect_left(self.amounts, quota), -1, -1):

@@ -109,7 +109,7 @@ def declared_teams(agreed: Agreements | None) -> frozenset[TeamName]:
 
 
 if TYPE_CHECKING:
-    from ops_pipelines.quotas.daily import Told
+    from ops_pipelines.quotas.daily import ReportedAttempts
     from ops_pipelines.quotas.hourly import DemandRules
 
 TABLE = "gpu_demand"
@@ -203,7 +203,9 @@ def fill_demand(desk: TeamsDesk, *, start: datetime, end: datetime) -> FilledDem
     )
 
 
-def _fill(desk: TeamsDesk, *, told: "Told", start: datetime, end: datetime, rules: "DemandRules") -> FilledDemand:
+def _fill(
+    desk: TeamsDesk, *, told: "ReportedAttempts", start: datetime, end: datetime, rules: "DemandRules"
+) -> FilledDemand:
     from ops_pipelines.lake.metrics.pages import rejected_rows
     from ops_pipelines.quotas.attempts import in_microseconds
     from ops_pipelines.quotas.daily import (
@@ -245,7 +247,7 @@ def _fill(desk: TeamsDesk, *, told: "Told", start: datetime, end: datetime, rule
     )
 
 
-def _ask(observatory: Observatory, *, start: datetime, end: datetime) -> "Told":
+def _ask(observatory: Observatory, *, start: datetime, end: datetime) -> "ReportedAttempts":
     """Return what the scheduler says of who runs and who waits, as far as that may be about these hours."""
     from ops_pipelines.quotas.daily import nothing_told, read_told
 

@@ -69,7 +69,7 @@ def find_hindrances(
         *_too_old(proposal, desk, now=now),
         *_standing_still(proposal, desk, now=now),
         *hindrances_of_scheduler(changes, in_force=in_force, probe=probe),
-        *(f"{each}; propose anew" for each in proof.contradictions),
+        *(f"{each}; propose again" for each in proof.contradictions),
     )
 
 
@@ -135,7 +135,7 @@ def _too_old(proposal: QuotaProposal, desk: TeamsDesk, *, now: datetime) -> Iter
     if proposal.day != today and age >= LONGEST_AGE:
         yield (
             f"{proposal.proposal} is of {proposal.day}, made {age.total_seconds() / 3600:.0f} hours ago; expected one "
-            f"of today ({today}) or younger than {LONGEST_AGE.total_seconds() / 3600:.0f} hours: propose anew"
+            f"of today ({today}) or younger than {LONGEST_AGE.total_seconds() / 3600:.0f} hours: propose again"
         )
 
 
@@ -145,7 +145,7 @@ def _standing_still(proposal: QuotaProposal, desk: TeamsDesk, *, now: datetime) 
     incidents = desk.cluster.ledger.read_state(now).incidents
     why = standstill(incidents, topology=rules.topology, policy=desk.policy, now=now)
     if why and not proposal.frozen_because:
-        yield f"quotas stand still by now: {why}; propose anew"
+        yield f"quotas stand still by now: {why}; propose again"
 
 
 def below_what_runs(changes: Sequence[Change], desk: TeamsDesk, *, in_force: QuotasInForce) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ class Hours:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stretches:
+class WeighedIntervals:
     """A row each: in `group` something weighs `weight` within [begin, end)."""
 
     group: Whole
@@ -60,24 +60,24 @@ class Stretches:
     begin: Whole
     end: Whole
 
-    def within(self, hours: Hours) -> "Stretches":
+    def within(self, hours: Hours) -> "WeighedIntervals":
         """Return the parts that lie in the hours, from their begin on."""
         begin, end = np.maximum(self.begin, hours.begin), np.minimum(self.end, hours.end)
         keep = begin < end
-        return Stretches(
+        return WeighedIntervals(
             group=self.group[keep],
             weight=self.weight[keep],
             begin=begin[keep] - hours.begin,
             end=end[keep] - hours.begin,
         )
 
-    def take(self, places: NDArray[np.bool_]) -> "Stretches":
+    def take(self, places: NDArray[np.bool_]) -> "WeighedIntervals":
         """Return these rows."""
-        return Stretches(
+        return WeighedIntervals(
             group=self.group[places], weight=self.weight[places], begin=self.begin[places], end=self.end[places]
         )
 
-    def counted(self) -> "Stretches":
+    def counted(self) -> "WeighedIntervals":
         """Return the same intervals, each with a weight of 1."""
         return replace(self, weight=np.ones(len(self.weight)))
 
@@ -88,7 +88,7 @@ class Stretches:
         return found
 
 
-def means(stretches: Stretches, *, hours: Hours, group_count: int) -> Floats:
+def means(stretches: WeighedIntervals, *, hours: Hours, group_count: int) -> Floats:
     """Return the time-weighted mean by group and hour."""
     inside = stretches.within(hours)
     first, last = inside.begin // HOUR, inside.end // HOUR
@@ -100,14 +100,14 @@ def means(stretches: Stretches, *, hours: Hours, group_count: int) -> Floats:
     return found
 
 
-def at_the_end(stretches: Stretches, *, hours: Hours, group_count: int) -> Floats:
+def at_the_end(stretches: WeighedIntervals, *, hours: Hours, group_count: int) -> Floats:
     """Return by group and hour what weighs in the hour's last moment."""
     inside = stretches.within(hours)
     levels = _levels(inside, first=inside.begin // HOUR, last=inside.end // HOUR, hours=hours, group_count=group_count)
     return np.maximum(levels[:, : hours.count], 0.0)
 
 
-def maxima(stretches: Stretches, *, hours: Hours, group_count: int) -> Floats:
+def maxima(stretches: WeighedIntervals, *, hours: Hours, group_count: int) -> Floats:
     """Return by group and hour the most that weighs at one time."""
     inside = stretches.within(hours)
     boundaries = np.arange(hours.count) * HOUR
@@ -127,7 +127,7 @@ def maxima(stretches: Stretches, *, hours: Hours, group_count: int) -> Floats:
     return np.maximum(highest, 0.0).reshape(group_count, hours.count)
 
 
-def _levels(inside: Stretches, *, first: Whole, last: Whole, hours: Hours, group_count: int) -> Floats:
+def _levels(inside: WeighedIntervals, *, first: Whole, last: Whole, hours: Hours, group_count: int) -> Floats:
     steps = _summed(inside.group, first, inside.weight, hours, group_count)
     steps -= _summed(inside.group, last, inside.weight, hours, group_count)
     return np.round(np.cumsum(steps, axis=1), 9).astype(np.float64)
@@ -149,8 +149,8 @@ class Weighed:
 
     groups: tuple[tuple[TeamName, GpuType], ...]
     """By team and type: all that any attempt names, whenever it was."""
-    running: Stretches
-    waiting: Stretches
+    running: WeighedIntervals
+    waiting: WeighedIntervals
     """A row for each wait, in their order."""
 
 
@@ -168,13 +168,15 @@ def weigh(attempts: Attempts, waits: Waits, *, types: GpuTypes) -> Weighed:
     present, group = np.unique(np.concatenate((ran_as, waited_as)), return_inverse=True)
     return Weighed(
         groups=tuple((TeamName(names[each // len(kinds)]), kinds[each % len(kinds)]) for each in present.tolist()),
-        running=Stretches(
+        running=WeighedIntervals(
             group=group[: len(ran_as)],
             weight=attempts.gpus[run_of] * share,
             begin=attempts.started[run_of],
             end=attempts.ended[run_of],
         ),
-        waiting=Stretches(group=group[len(ran_as) :], weight=attempts.gpus[waits.of], begin=waits.begin, end=waits.end),
+        waiting=WeighedIntervals(
+            group=group[len(ran_as) :], weight=attempts.gpus[waits.of], begin=waits.begin, end=waits.end
+        ),
     )
 
 
@@ -234,14 +236,14 @@ def about_attempts(attempts: Attempts, running: WithRunning) -> list[str]:
     if attempts.overlapping:
         found.append(f"two attempts at once, the earlier ended where the later starts: {_some(attempts.overlapping)}")
     if attempts.contradicting:
-        found.append(f"one attempt told in two ways, the later end counted: {_some(attempts.contradicting)}")
+        found.append(f"one attempt reported in two ways, the later end counted: {_some(attempts.contradicting)}")
     if attempts.unclear_arrays:
         found.append(f"arrays whose waiting tasks are not all listed: {_some(attempts.unclear_arrays)}")
     if running.unseen:
         ended = _many(running.unseen, "attempt")
         found.append(f"{ended} without an end taken as ended after the last hour with allocations")
     if running.alone:
-        found.append(f"{_many(running.alone, 'attempt')} known from allocations alone: their waits are not told")
+        found.append(f"{_many(running.alone, 'attempt')} known from allocations alone: their waits are not reported")
     return found
 
 
@@ -257,7 +259,7 @@ def about_types(weighed: Weighed, types: GpuTypes, *, running: Floats, waiting: 
     ):
         amount = sum(each for number, each in zip(group.tolist(), amounts.tolist(), strict=True) if untold[number])
         if amount > 0:
-            found.append(f"{amount:.1f} GPU-hours {what} of no known type: no type is told for their {where}")
+            found.append(f"{amount:.1f} GPU-hours {what} of no known type: no type is reported for their {where}")
     return found
 
 

@@ -183,11 +183,11 @@ def look(day: date, desk: TeamsDesk, *, now: datetime) -> Morning:
     agreements = desk.agreed()
     today = now.astimezone(desk.zone).date()
     if day > today:
-        raise NoProposal(f"{day} has not begun in {desk.zone.key}; quotas are proposed for {today}, from its demand")
+        raise NoProposal(f"{day} has not started in {desk.zone.key}; quotas are proposed for {today}, from its demand")
     as_of = now if day == today else datetime.combine(day, MORNING, desk.zone).astimezone(UTC)
     supplies = count_supply(desk, now=now)
     if not any(line.installed for line in supplies.lines):
-        raise NoProposal("no node stands in the cluster; name racks in cluster.yaml, and since when they stand there")
+        raise NoProposal("no node is in the cluster; name racks in cluster.yaml, and since when they are there")
     records = tuple(each for each in desk.cluster.ledger.proposals(limit=RECORDS) if each.proposal.day <= day)
     incidents = desk.cluster.ledger.read_state(now).incidents
     kinds = [line.gpu_type for line in supplies.lines]
@@ -231,7 +231,7 @@ def _past_of(kind: GpuType, desk: TeamsDesk, *, as_of: datetime) -> TypePast:
 
 def _unbelievable(problem: ValueError) -> NoProposal:
     """Return what to say where the lake holds what is no amount of GPUs."""
-    return NoProposal(f"demand cannot be believed: {problem}; materialise gpu_demand of that day anew")
+    return NoProposal(f"demand cannot be believed: {problem}; materialise gpu_demand of that day again")
 
 
 def _first_day(desk: TeamsDesk, as_of: datetime) -> date:
@@ -331,15 +331,15 @@ def _refuse_holes(kind: GpuType, known: TypePast, morning: Morning) -> None:
             bad = next((each for each in amounts if not 0 <= each < math.inf), None)
             if bad is not None:
                 raise NoProposal(
-                    f"on {day.day} {team} is said to want {bad} GPUs; expected a number, 0 or more: materialise "
-                    "gpu_demand of that day anew"
+                    f"on {day.day} {team} is reported to want {bad} GPUs; expected a number, 0 or more: materialise "
+                    "gpu_demand of that day again"
                 )
     for served_on, served in known.served.items():
         for team, amounts in served.items():
             if not all(0 <= each < math.inf for each in amounts):
                 raise NoProposal(
-                    f"on {served_on} {team} is said to run no number of GPUs; expected one, 0 or more: materialise "
-                    "gpu_demand of that day anew"
+                    f"on {served_on} {team} is reported to run no number of GPUs; expected one, 0 or more: materialise "
+                    "gpu_demand of that day again"
                 )
 
 

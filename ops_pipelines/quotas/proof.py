@@ -91,7 +91,7 @@ def find_sums_beyond_supply(proposal: QuotaProposal, inputs: ProofInputs) -> tup
         if not proposal.frozen_because:
             problems.append(
                 f"{_type(supply.gpu_type)}quotas add up to {together:g} GPUs, and {most:g} may be given out; "
-                "propose anew"
+                "propose again"
             )
             continue
         agreed = Agreed(lines, inputs.terms_of(supply.gpu_type))
@@ -287,14 +287,14 @@ def find_stale_inputs(proposal: QuotaProposal, inputs: ProofInputs) -> tuple[str
     problems = []
     policy = inputs.policy
     if proposal.demand_until is None:
-        problems.append("no demand was seen; materialise gpu_demand, and propose anew")
+        problems.append("no demand was seen; materialise gpu_demand, and propose again")
     elif proposal.demand_until > proposal.made_at:
         problems.append(f"demand until {proposal.demand_until:%Y-%m-%d %H:%M} UTC is later than the proposal")
     elif proposal.made_at - proposal.demand_until > policy.demand_max_age:
         age = proposal.made_at - proposal.demand_until
         problems.append(
             f"demand is known until {proposal.demand_until:%Y-%m-%d %H:%M} UTC, {age} before the proposal was made; "
-            f"expected no more than {policy.demand_max_age}: materialise gpu_demand, and propose anew"
+            f"expected no more than {policy.demand_max_age}: materialise gpu_demand, and propose again"
         )
     if not proposal.known_hour_ratio >= policy.known_hour_min_ratio:
         problems.append(

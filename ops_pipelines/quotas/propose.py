@@ -74,7 +74,7 @@ def notes_on_hours(morning: Morning) -> Iterator[str]:
         days = (*morning.untold.days, *([] if morning.untold.today is None else [morning.untold.today]))
         hours = sum(sum(amounts) for day in days for amounts in day.hours.values())
         if hours >= 1:
-            yield f"{hours:.0f} GPU-hours were wanted of which nobody can tell the type: they are left out"
+            yield f"{hours:.0f} GPU-hours were requested of which nobody can tell the type: they are left out"
 
 
 # -- the lines of a proposal as rows of the lake's table `gpu_quotas` --

@@ -223,7 +223,7 @@ def _why_more(line: QuotaLine) -> str:
 def _why_less(line: QuotaLine, of: Rebalanced) -> str:
     wants = f"it wants more than {_gpus(line.after)} in {_share(line.wanted_after)} of the time"
     if _total_before(of) > of.supply + _SAME:
-        return f"{_too_many(of)}; {wants}, and what is least wanted is taken first"
+        return f"{_too_many(of)}; {wants}, and what is least requested is taken first"
     kept = ""
     if line.after <= line.floor + _SAME:
         ran = line.floor > line.terms.guarantee + _SAME
@@ -247,7 +247,7 @@ def _why_kept(line: QuotaLine, of: Rebalanced) -> str:
     if _total_before(of) > of.supply + _SAME:
         return f"{_too_many(of)}; {wants}, and others give first"
     if of.moved >= of.step_cap - _SAME and line.wanted_before:
-        return f"{wants}; the {_gpus(of.step_cap)} that may move in a day went where GPUs are wanted more"
+        return f"{wants}; the {_gpus(of.step_cap)} that may move in a day went where GPUs are requested more"
     return f"{wants}; no move gains enough"
 
 

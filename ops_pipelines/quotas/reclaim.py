@@ -234,7 +234,7 @@ def reclaims_of(team: TeamName, desk: TeamsDesk, *, now: datetime) -> Reclaims:
     by_type, mixed = _by_type(jobs, {each.node: each.gpu_type for each in desk.installed if stands_at(each, now)})
     if mixed:
         shown = ", ".join(str(each.job) for each in mixed[:5]) + (" ..." if mixed[5:] else "")
-        notes.append(f"of which type the GPUs of {shown} are cannot be told: counted in no line of preemption")
+        notes.append(f"of which type the GPUs of {shown} are is not known: counted in no line of preemption")
     return Reclaims(
         by_type=tuple(
             _reclaim(

@@ -162,7 +162,7 @@ def _told_twice(hours: Whole, *, teams: Sequence[TeamName], places: Whole) -> li
         return []
     one, other = sorted(order[int(np.argmax(is_same)) :][:2].tolist())
     return [
-        f"hours of teams told again in {_rows(int(is_same.sum()))}, the first is row {other + 1}: "
+        f"hours of teams reported again in {_rows(int(is_same.sum()))}, the first is row {other + 1}: "
         f"{teams[places[other]]} at {hours[other]} as in row {one + 1}; expected one row for each hour and team"
     ]
 
@@ -258,7 +258,7 @@ def recorded_of(table: pa.Table, *, zone: ZoneInfo, missing: MissingHours, name:
 
 
 _WHAT_TO_DO = "give the missing hours, or ask for them to be carried from the hour before"
-_TOO_MANY = "more hours are missing than there are, which is too much to carry; give a file of one stretch of time"
+_TOO_MANY = "more hours are missing than there are, which is too much to carry; give a file of one interval of time"
 
 
 class _Grid:
@@ -286,7 +286,7 @@ class _Grid:
         told = np.unique(self._at)
         found = [f"no team has {self._stretch(begin, count)}" for begin, count in _holes(told)]
         if len(found) > _MOST_STRETCHES:
-            found[_MOST_STRETCHES:] = [f"and so for {len(found) - _MOST_STRETCHES} more stretches"]
+            found[_MOST_STRETCHES:] = [f"and so for {len(found) - _MOST_STRETCHES} more intervals"]
         # Of each team only the hours that another one has: those that nobody has are reported already.
         for number, team in enumerate(self._rows.teams):
             lacked = np.setdiff1d(told, self._at[self._rows.team == number], assume_unique=True)

@@ -152,7 +152,7 @@ def next_step(matter: QuotaMatter) -> str:
     if record.state is not ProposalState.PROPOSED:
         return _WHAT_NOW.get(record.state, "")
     if not record.proposal.changes_anything:
-        return "It would set nothing anew: every quota stays as it is."
+        return "It would set nothing again: every quota stays as it is."
     if not matter.has_limits:
         return "This scheduler keeps no limits: quotas are proposed, no more."
     consent = policy.consent_to(ActionClass.QUOTAS)
@@ -163,7 +163,7 @@ def next_step(matter: QuotaMatter) -> str:
     if matter.paused_because is not None:
         return f"The autopilot is paused ({clipped(matter.paused_because)}): nothing is set by itself."
     if consent is Consent.APPROVE:
-        return "It waits for a yes."
+        return "It waits for approval."
     if record.actor != AUTOPILOT:
         return f"It came from {clipped(record.actor)}: a person sets it."
     return "The autopilot sets it by itself within minutes."
@@ -229,7 +229,7 @@ def _proposed(matter: QuotaMatter, proposal: QuotaProposal) -> tuple[doc.Block, 
         _legend(has_curves=any(len(each) > 1 for each in past.values())),
         *(_section(kind, matter, proposal, past) for kind in kinds),
         doc.Note(words=soft(f"The demand: {until}{proposal.known_hour_ratio:.0%} of its hours.")),
-        doc.listed_under("What could not be told", proposal.notes, key="notes"),
+        doc.listed_under("What could not be reported", proposal.notes, key="notes"),
         _last_proposals(matter.records),
     )  # fmt: skip
 
@@ -243,8 +243,8 @@ def _legend(*, has_curves: bool) -> doc.Legend:
             doc.Bar(said="in force", outline=1.0),
             doc.Bar(said="guarantee", ticks=(0.5,)),
             doc.Bar(said="used", dots=(0.5,)),
-            doc.Bar(said="wanted, queue included; › beyond the scale", rings=(0.5,)),  # noqa: RUF001
-            "in force: as the ledger knows it; used and wanted: mean of the last full day; debt below 0: it lent",
+            doc.Bar(said="requested, queue included; › beyond the scale", rings=(0.5,)),  # noqa: RUF001
+            "in force: as the ledger knows it; used and requested: mean of the last full day; debt below 0: it lent",
             *(("curve: the last 14 days",) if has_curves else ()),
         )
     )
@@ -374,7 +374,7 @@ def _last_proposals(records: Sequence[ProposalRecord]) -> tuple[doc.Block, ...]:
 
 def history_table(records: Sequence[ProposalRecord]) -> doc.Table:
     return doc.Table(
-        columns=doc.columns_of("Day:day|Proposal:name|State:name|Since:moment|By|Moves:name|Said:words"),
+        columns=doc.columns_of("Day:day|Proposal:name|State:name|Since:moment|By|Moves:name|Stated:words"),
         rows=[_past_row(each) for each in records],
         empty="Nothing was ever proposed.",
         at_most=max(1, len(records)),

@@ -328,7 +328,7 @@ COUNTS = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Waits:
-    """Stretches in which jobs waited: a row each."""
+    """Intervals in which jobs waited: a row each."""
 
     of: Whole
     """Which attempt waited, or came of it: place in the attempts."""

@@ -237,7 +237,7 @@ def _time(body: Mapping[str, object], name: str) -> datetime | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldOption:
+class ReportedOption:
     """One moment at which a job could have been interrupted, and what that was expected to cost."""
 
     moment: str
@@ -246,17 +246,17 @@ class ToldOption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldTiming:
+class ReportedTiming:
     """When one job was to be interrupted, and why then."""
 
     job: str
     moment: str
     reason: str
-    options: tuple[ToldOption, ...]
+    options: tuple[ReportedOption, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldRemaining:
+class ReportedRemaining:
     """What a plan leaves in service of one part of the cluster."""
 
     what: str
@@ -266,7 +266,7 @@ class ToldRemaining:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldPlan:
+class ReportedPlan:
     """One plan: what it would do, what it touches, and what was thought better of."""
 
     plan: str
@@ -277,19 +277,19 @@ class ToldPlan:
     steps: tuple[str, ...]
     effects: tuple[str, ...]
     rejected_alternatives: tuple[str, ...]
-    timings: tuple[ToldTiming, ...]
+    timings: tuple[ReportedTiming, ...]
     teams: tuple[str, ...]
     touched_jobs: tuple[str, ...]
     lost_gpu_hours: float | None
     """Expected, by our acts; None where the plan touches nothing."""
-    remaining: tuple[ToldRemaining, ...]
+    remaining: tuple[ReportedRemaining, ...]
     violations: tuple[str, ...]
 
 
-def tell_plan(made: MadePlan, records: Collection[ActionRecord]) -> ToldPlan:
+def tell_plan(made: MadePlan, records: Collection[ActionRecord]) -> ReportedPlan:
     """Return a plan in words; `records` say whether it was started."""
     plan, proof = made.plan, made.plan.proof
-    return ToldPlan(
+    return ReportedPlan(
         plan=plan.plan,
         made_at=made.made_at,
         response=_words(plan.response.name),
@@ -299,12 +299,12 @@ def tell_plan(made: MadePlan, records: Collection[ActionRecord]) -> ToldPlan:
         effects=plan.effects,
         rejected_alternatives=plan.rejected_alternatives,
         timings=tuple(
-            ToldTiming(
+            ReportedTiming(
                 job=timing.attempt.job,
                 moment=_words(timing.moment.name),
                 reason=timing.reason,
                 options=tuple(
-                    ToldOption(moment=_words(each.moment.name), lost_gpu_hours=each.lost_gpu_hours, why=each.why)
+                    ReportedOption(moment=_words(each.moment.name), lost_gpu_hours=each.lost_gpu_hours, why=each.why)
                     for each in timing.options
                 ),
             )
@@ -316,7 +316,7 @@ def tell_plan(made: MadePlan, records: Collection[ActionRecord]) -> ToldPlan:
         remaining=()
         if proof is None
         else tuple(
-            ToldRemaining(
+            ReportedRemaining(
                 what=f"{each.kind} {each.name}".replace("_", " ").strip(),
                 stays_count=each.total_count - each.out_after_count,
                 total_count=each.total_count,
@@ -337,7 +337,7 @@ def _step(action: Action) -> str:
 def _touched(plan: IncidentPlan) -> Iterator[str]:
     for each in () if plan.proof is None else plan.proof.jobs:
         lost = "loss not known" if each.lost_gpu_hours is None else f"{each.lost_gpu_hours:.2f} GPU-hours expected lost"
-        fate = f"interrupted, {lost}" if each.is_interrupted else "goes on"
+        fate = f"interrupted, {lost}" if each.is_interrupted else "continues"
         yield f"job {each.job} of {each.account or 'no account'}, {each.gpu_count} GPUs: {fate}"
 
 

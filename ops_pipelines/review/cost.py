@@ -404,7 +404,7 @@ def _fate(recovery: Recovery | None, hold: ActionRecord | None) -> str:
     if recovery is None:
         return "left where it was" if hold is None else "held, and not yet followed"
     if recovery.progressed_at is not None:
-        return "moved; a newer checkpoint shows that it goes on"
+        return "moved; a newer checkpoint shows that it continues"
     if recovery.ended_as:
         return f"moved; {recovery.ended_as}"
     if recovery.resumed_at is not None:

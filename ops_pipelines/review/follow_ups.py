@@ -72,7 +72,7 @@ def standing_of(incident: Incident, *, waiting_plan: str | None, mode: Mode) -> 
         case IncidentState.OPEN if mode is Mode.OBSERVE:
             return "Nothing is done by us: the mode is observe."
         case IncidentState.OPEN:
-            return "Its plan has not begun yet."
+            return "Its plan has not started yet."
         case IncidentState.ACTING:
             return "Its plan is being carried out."
         case IncidentState.VERIFYING:
@@ -125,7 +125,7 @@ def _deeds(records: Collection[ActionRecord], victims: Collection[Victim]) -> st
     if not words and Verb.PAGE_HUMAN in done:
         return "We touched nothing and paged a person."
     if not words and Verb.NOTIFY_OWNER in done:
-        return "We told the owner and touched nothing."
+        return "We notified the owner and touched nothing."
     if Verb.PAGE_HUMAN in done:
         words.append("paged a person")
     if not words:
@@ -137,7 +137,7 @@ _REPAIRS = {
     Verb.RESET_GPU: "reset the GPU",
     Verb.REBOOT: "rebooted it",
     Verb.POWER_ON: "power-cycled it",
-    Verb.REIMAGE: "installed it anew",
+    Verb.REIMAGE: "installed it again",
 }
 
 
@@ -223,8 +223,8 @@ def _now(incident: Incident, records: Collection[ActionRecord], *, waiting_plan:
     if waiting_plan is not None:
         yield FollowUp(
             urgency=Urgency.NOW,
-            what=f"say yes to {waiting_plan}, or leave it",
-            why="policy asks a person before this is begun",
+            what=f"approve {waiting_plan}, or leave it",
+            why="policy asks a person before this is started",
             command=f"ops-pipelines approve {waiting_plan}",
         )
     for each in records:
@@ -297,7 +297,7 @@ def _doubts(
     if well_before and incident.mended_at is None:
         yield FollowUp(
             urgency=Urgency.REVIEW,
-            what=f"was it wrong to take {well_before[0].node} out? It tested well before anything was mended",
+            what=f"was it wrong to take {well_before[0].node} out? It tested well before anything was repaired",
             why=f"suite {well_before[0].suite} passed at {well_before[0].finished_at:%H:%M:%S} UTC",
         )
     if incident.state is IncidentState.MERGED and done_at(records, {Verb.DRAIN, Verb.HOLD}):
@@ -315,7 +315,7 @@ def _doubts(
         yield FollowUp(
             urgency=Urgency.REVIEW,
             what="no evidence bundle was kept",
-            why="what surrounded the fault can only be told from the ledger and the lake",
+            why="what surrounded the fault can only be read from the ledger and the lake",
         )
 
 
@@ -353,8 +353,8 @@ def _slowness(incident: Incident, chain: Chain, earlier: Collection[Incident]) -
             waited = span_words((first.given_at - made).total_seconds())
             yield FollowUp(
                 urgency=Urgency.REVIEW,
-                what=f"the plan waited {waited} for a yes: should this kind of plan need one?",
-                why=f"{first.actor} said yes to {first.plan}",
+                what=f"the plan waited {waited} for approval: should this kind of plan need one?",
+                why=f"{first.actor} approved {first.plan}",
             )
     unproven = [
         each.attempt.job

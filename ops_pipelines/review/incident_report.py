@@ -17,7 +17,7 @@ from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.node_tests import NodeCheck
 from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.record import BundleError
-from ops_pipelines.review.chain import Chain, RefusedAct, ToldPlan, Yes, read_chain, tell_line, tell_plan
+from ops_pipelines.review.chain import Chain, RefusedAct, ReportedPlan, Yes, read_chain, tell_line, tell_plan
 from ops_pipelines.review.cost import (
     Cost,
     Milestone,
@@ -39,7 +39,7 @@ _SNAPSHOTS_READ = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldTry:
+class ReportedTry:
     """One repair that did not help."""
 
     repair: str
@@ -68,7 +68,7 @@ class KeptEvidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldLine:
+class ReportedLine:
     """One line of the ledger's chain."""
 
     seq: int
@@ -114,16 +114,16 @@ class IncidentReport:
     evidence_against: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
     settled_by: str
-    plans: tuple[ToldPlan, ...]
+    plans: tuple[ReportedPlan, ...]
     approvals: tuple[Yes, ...]
     refusals: tuple[RefusedAct, ...]
-    useless_repairs: tuple[ToldTry, ...]
+    useless_repairs: tuple[ReportedTry, ...]
     victims: tuple[Victim, ...]
     cost: Cost
     follow_ups: tuple[FollowUp, ...]
     related: tuple[Related, ...]
     kept_evidence: tuple[KeptEvidence, ...]
-    lines: tuple[ToldLine, ...]
+    lines: tuple[ReportedLine, ...]
     not_known: tuple[str, ...]
     """What could not be read for this report, one sentence each."""
 
@@ -193,7 +193,7 @@ def report_on(incident: Incident, cluster: Cluster, *, history: Collection[Incid
         approvals=chain.approvals,
         refusals=chain.refusals,
         useless_repairs=tuple(
-            ToldTry(repair=each.response.name.lower().replace("_", " "), ended_at=each.ended_at, why=each.why)
+            ReportedTry(repair=each.response.name.lower().replace("_", " "), ended_at=each.ended_at, why=each.why)
             for each in incident.tries
         ),
         victims=victims,
@@ -202,7 +202,7 @@ def report_on(incident: Incident, cluster: Cluster, *, history: Collection[Incid
         related=tuple(_related(incident, earlier))[:_RELATED_AT_MOST],
         kept_evidence=bundles,
         lines=tuple(
-            ToldLine(
+            ReportedLine(
                 seq=line.seq,
                 written_at=line.written_at,
                 kind=line.kind.value,

@@ -23,8 +23,8 @@ from ops_pipelines.review.replay_result import (
     History,
     KeyDifference,
     Replay,
+    ReplayedInterval,
     Source,
-    Stretch,
     learn,
 )
 
@@ -156,8 +156,9 @@ def _interruptions(found: Replay, side: str) -> Counter[str]:
 def _on_operators(found: Replay) -> str:
     then, new = found.then, found.new
     return (
-        f"For operators: pages {then.page_count} → {new.page_count}, plans that ask for a yes {then.approval_count} → "
-        f"{new.approval_count}, messages to job owners {then.owner_message_count} → {new.owner_message_count}."
+        f"For operators: pages {then.page_count} → {new.page_count}, plans that ask for approval "
+        f"{then.approval_count} → {new.approval_count}, "
+        f"messages to job owners {then.owner_message_count} → {new.owner_message_count}."
     )
 
 
@@ -183,7 +184,7 @@ def _on_lessons(found: Replay) -> str:
     return (
         f"Of {_counted(len(found.lessons), 'incident')}, {len(judged)} {'was' if len(judged) == 1 else 'were'} found "
         f"real or false later: false alarms acted on {found.then.false_count} → {found.new.false_count}, real ones on "
-        f"which nothing was begun {found.then.missed_count} → {found.new.missed_count}."
+        f"which nothing was started {found.then.missed_count} → {found.new.missed_count}."
     )
 
 
@@ -245,7 +246,7 @@ def replay(
     interval that is empty.
     """
     if until <= since:
-        raise ValueError(f"the stretch from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} is empty")
+        raise ValueError(f"the interval from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} is empty")
     recorded = RecordedReplay(chronicle=history.chronicle, policy=policy, present=history.present)
     first, last = None, None
     for event in history.chronicle.events(since=since, until=until):
@@ -253,7 +254,7 @@ def replay(
         recorded.take(event)
         on_progress(Source.LEDGER.value, event.at)
     known = history.chronicle.incidents_since(since)
-    stretches: list[Stretch] = []
+    stretches: list[ReplayedInterval] = []
     from_lake: list[LakeReplay] = []
     if first is not None and last is not None:
         stretches.append(_ledger_stretch(recorded, since=first, until=last))
@@ -307,7 +308,7 @@ def _renamed(act: ComparedAct) -> ComparedAct:
     return replace(act, incident=IncidentId(act.incident.replace("INC-", "PAST-")))
 
 
-def _ledger_stretch(recorded: RecordedReplay, *, since: datetime, until: datetime) -> Stretch:
+def _ledger_stretch(recorded: RecordedReplay, *, since: datetime, until: datetime) -> ReplayedInterval:
     found = recorded.reproduction()
     unknown = []
     if found.without_rules_count:
@@ -317,7 +318,7 @@ def _ledger_stretch(recorded: RecordedReplay, *, since: datetime, until: datetim
         )
     if found.unreadable_count:
         unknown.append(f"{found.unreadable_count} lines or snapshots cannot be read by this version and are left out")
-    return Stretch(
+    return ReplayedInterval(
         source=Source.LEDGER,
         since=since,
         until=until,
@@ -327,8 +328,8 @@ def _ledger_stretch(recorded: RecordedReplay, *, since: datetime, until: datetim
     )
 
 
-def _lake_stretch(part: LakeReplay) -> Stretch:
-    return Stretch(
+def _lake_stretch(part: LakeReplay) -> ReplayedInterval:
+    return ReplayedInterval(
         source=Source.LAKE,
         since=part.since,
         until=part.until,
@@ -338,7 +339,7 @@ def _lake_stretch(part: LakeReplay) -> Stretch:
     )
 
 
-def _cautions(recorded: RecordedReplay, stretches: list[Stretch], *, has_lessons: bool) -> list[str]:
+def _cautions(recorded: RecordedReplay, stretches: list[ReplayedInterval], *, has_lessons: bool) -> list[str]:
     found = [OPEN_LOOP, LEARNED] if has_lessons else [OPEN_LOOP]
     if len(recorded.digests) > 1:
         found.append(

@@ -17,13 +17,13 @@ from ops_pipelines.core.policy import Policy
 from ops_pipelines.core.record import Approved, Began, Chronicle, Decided, Ended, Event, RefusedAct, Unreadable
 from ops_pipelines.remediate.decide import Decision
 from ops_pipelines.review.replay_result import (
+    Assessment,
     ComparedAct,
     Difference,
     Lesson,
     Reproduction,
     SideCounts,
     Source,
-    Verdict,
 )
 from ops_pipelines.review.replay_side import Courses, FirstTime, Side, courses_of
 
@@ -145,8 +145,8 @@ def count_side(sides: Sequence[Side], lessons: Iterable[Lesson]) -> SideCounts:
         owner_message_count=sum(each.action.verb is Verb.NOTIFY_OWNER for each in begun),
         approval_count=sum(len(side.approvals) for side in sides),
         refusals={name: len(found) for name, found in sorted(refusals.items())},
-        false_count=sum(verdict is Verdict.FALSE_ALARM and name in touched for name, verdict in verdicts.items()),
-        missed_count=sum(verdict is Verdict.REAL and name not in reached for name, verdict in verdicts.items()),
+        false_count=sum(verdict is Assessment.FALSE_ALARM and name in touched for name, verdict in verdicts.items()),
+        missed_count=sum(verdict is Assessment.REAL and name not in reached for name, verdict in verdicts.items()),
     )
 
 
@@ -315,7 +315,7 @@ class RecordedReplay:
             if incident is not None and any(action.key == key for action in plan.actions):
                 self._cut_short.add(plan.plan)
                 self.then.incidents.add(plan.incident)
-                why = "" if key in self.new.begun else "it is not begun under the new policy"
+                why = "" if key in self.new.begun else "it is not started under the new policy"
                 self.then.begun[key] = FirstTime(
                     at=made_at, action=record.action, plan=plan, incident=incident, other_why=why
                 )

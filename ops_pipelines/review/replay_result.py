@@ -115,7 +115,7 @@ class SideCounts:
     """Incidents that turned out to be real, of which nobody was notified and nothing was done."""
 
 
-class Verdict(Enum):
+class Assessment(Enum):
     """What was learned later about an incident."""
 
     REAL = "real"
@@ -128,12 +128,12 @@ class Lesson:
     """What was learned later about one incident, and how."""
 
     incident: IncidentId
-    verdict: Verdict
+    verdict: Assessment
     how: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class ReplayedInterval:
     """A part of the span with one source."""
 
     source: Source
@@ -180,7 +180,7 @@ class Replay:
     """How the proposed policy was named by who asked."""
     since: datetime
     until: datetime
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[ReplayedInterval, ...]
     policy_differences: tuple[KeyDifference, ...]
     policies_then_count: int
     """How many different rules decided within the interval."""
@@ -229,29 +229,29 @@ def _lesson(incident: Incident, all_known: Sequence[Incident], chronicle: Chroni
         or _by_course(incident)
         or _by_tests(incident, chronicle)
         or _by_recurrence(incident, all_known)
-        or (Verdict.UNKNOWN, _nothing_learned(incident))
+        or (Assessment.UNKNOWN, _nothing_learned(incident))
     )
     return Lesson(incident=incident.incident, verdict=verdict, how=how)
 
 
-def _by_person(incident: Incident) -> tuple[Verdict, str] | None:
+def _by_person(incident: Incident) -> tuple[Assessment, str] | None:
     said = _CLOSED_BY.match(incident.note)
     if said is None or _FALSE.search(incident.note[said.end() :]) is None:
         return None
-    return Verdict.FALSE_ALARM, f"a person said so: {incident.note}"
+    return Assessment.FALSE_ALARM, f"a person said so: {incident.note}"
 
 
-def _by_course(incident: Incident) -> tuple[Verdict, str] | None:
+def _by_course(incident: Incident) -> tuple[Assessment, str] | None:
     if incident.mended_at is not None:
-        return Verdict.REAL, "it was mended by hands"
+        return Assessment.REAL, "it was repaired by hand"
     if incident.state is IncidentState.IN_REPAIR:
-        return Verdict.REAL, "it waits for repair by hands"
+        return Assessment.REAL, "it waits for repair by hands"
     if incident.tries:
-        return Verdict.REAL, f"a repair did not help: {incident.tries[-1].why}"
+        return Assessment.REAL, f"a repair did not help: {incident.tries[-1].why}"
     return None
 
 
-def _by_tests(incident: Incident, chronicle: Chronicle) -> tuple[Verdict, str] | None:
+def _by_tests(incident: Incident, chronicle: Chronicle) -> tuple[Assessment, str] | None:
     records = chronicle.records(incident.incident)
     repaired_at = min((each.begun_at for each in records if each.action.verb in _REPAIR_VERBS), default=None)
     well_unrepaired: NodeName | None = None
@@ -260,12 +260,12 @@ def _by_tests(incident: Incident, chronicle: Chronicle) -> tuple[Verdict, str] |
             if not _belongs(check.key, records):
                 continue
             if not is_well:  # Faults come and go: one test that saw it outweighs those that did not.
-                return Verdict.REAL, f"tests found {node} unwell"
+                return Assessment.REAL, f"tests found {node} unwell"
             if repaired_at is None or check.finished_at < repaired_at:
                 well_unrepaired = well_unrepaired or node
     if well_unrepaired is None:
         return None
-    return Verdict.FALSE_ALARM, f"tests found {well_unrepaired} well before anything was repaired"
+    return Assessment.FALSE_ALARM, f"tests found {well_unrepaired} well before anything was repaired"
 
 
 def _belongs(key: str, records: Sequence[ActionRecord]) -> bool:
@@ -273,7 +273,7 @@ def _belongs(key: str, records: Sequence[ActionRecord]) -> bool:
     return any(each.action.verb is Verb.CHECK and each.action.key == key for each in records)
 
 
-def _by_recurrence(incident: Incident, all_known: Sequence[Incident]) -> tuple[Verdict, str] | None:
+def _by_recurrence(incident: Incident, all_known: Sequence[Incident]) -> tuple[Assessment, str] | None:
     if incident.closed_at is None or not incident.nodes:
         return None
     rules = {finding.rule for finding in incident.findings}
@@ -284,7 +284,7 @@ def _by_recurrence(incident: Incident, all_known: Sequence[Incident]) -> tuple[V
             and not incident.nodes.isdisjoint(other.nodes)
             and not rules.isdisjoint(finding.rule for finding in other.findings)
         ):
-            return Verdict.REAL, f"it came again as {other.incident}"
+            return Assessment.REAL, f"it came again as {other.incident}"
     return None
 
 

@@ -205,7 +205,7 @@ ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedStretch:
+class RecordedInterval:
     """All that the lake knows of [start, end], for `retrace.turns`."""
 
     start: datetime
@@ -231,7 +231,7 @@ def evidence_from_lake(
     step_seconds: int | None = None,
     release: Mapping[str, str] | None = None,
     detect: Detect | None = None,
-) -> RecordedStretch:
+) -> RecordedInterval:
     """Return what was known in [at - back, at]. Raises LakeError; ValueError for an interval that is empty.
 
     Nothing later than `at` is used, but for accounting of attempts that were still running then: it says which nodes
@@ -243,7 +243,7 @@ def evidence_from_lake(
     from ops_pipelines.observe.past_states import attempts_of, jobs_over_time
 
     if back <= timedelta(0):
-        raise ValueError(f"the stretch is {back} long; expected more than nothing")
+        raise ValueError(f"the interval is {back} long; expected more than nothing")
     start, end = at.astimezone(UTC) - back, at.astimezone(UTC)
     step = step_seconds or _grid_step(lake, at=end)
     look = detect or (lambda panel: detect_all(panel, topology=topology, release=release or {}))
@@ -262,7 +262,7 @@ def evidence_from_lake(
         begin = until
     spells = seen.spells(end)
     spells += _failures(known, start=start, end=end)
-    return RecordedStretch(
+    return RecordedInterval(
         start=start,
         end=end,
         events=_events(lake, start=start, end=end, topology=topology),
@@ -475,7 +475,7 @@ def find_past_incidents(
     )
 
 
-def _go_through(known: RecordedStretch, retrace: Retrace) -> None:
+def _go_through(known: RecordedInterval, retrace: Retrace) -> None:
     learnt = {turn.at: turn for turn in turns(known.events, known.spells, tick=LOOK_EVERY, until=known.end)}
     count = int((known.end - known.start) / _CLOSE_EVERY)
     looks = {known.start + (number + 1) * _CLOSE_EVERY for number in range(count)}

@@ -164,8 +164,8 @@ def _of_changes(chain: Chain) -> Iterator[StoryEvent]:
 
 
 _STATES = {
-    IncidentState.OPEN.value: "planned anew",
-    IncidentState.ACTING.value: "plan begun",
+    IncidentState.OPEN.value: "planned again",
+    IncidentState.ACTING.value: "plan started",
     IncidentState.VERIFYING.value: "repaired, now the node must prove itself",
     IncidentState.PROBATION.value: "back in service, on probation",
     IncidentState.IN_REPAIR.value: "handed over for repair by hands",
@@ -257,7 +257,7 @@ def _of_recovery(recovery: Recovery) -> Iterator[StoryEvent]:
     steps = (
         (recovery.held_at, EventKind.STOPPED, f"{job}: stopped to be moved", age),
         (recovery.resumed_at, EventKind.RUNS_AGAIN, f"{job}: runs again", ""),
-        (recovery.progressed_at, EventKind.GOES_ON, f"{job}: a newer checkpoint shows that it goes on", ""),
+        (recovery.progressed_at, EventKind.GOES_ON, f"{job}: a newer checkpoint shows that it continues", ""),
     )
     for at, kind, what, detail in steps:
         if at is not None:

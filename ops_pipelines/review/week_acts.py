@@ -355,13 +355,13 @@ def _why_wrong(records: Sequence[ActionRecord], verdicts: Mapping[ActionKey, boo
 
 _DID = {
     EntryKind.APPROVAL: "approved a plan",
-    EntryKind.LEDGER: "said with which ledger to go on",
+    EntryKind.LEDGER: "chose the ledger to continue with",
     EntryKind.PAUSE: "paused the autopilot",
-    EntryKind.RESUME_AUTOPILOT: "let the autopilot go on",
+    EntryKind.RESUME_AUTOPILOT: "let the autopilot continue",
     EntryKind.ACTION_BEGUN: "acted by hand",
-    EntryKind.ROLLOUT: "started a rollout, or told one what to do",
+    EntryKind.ROLLOUT: "started a rollout, or gave one an order",
     EntryKind.QUOTAS: "proposed, applied or undid quotas",
-    EntryKind.INCIDENT: "changed an incident (closed it, said that a repair is done)",
+    EntryKind.INCIDENT: "changed an incident (closed it, stated that a repair is done)",
 }
 
 

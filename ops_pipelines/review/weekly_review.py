@@ -162,7 +162,7 @@ def review_week(
     """
     now = cluster.clock.now()
     if week.start >= now:
-        raise ValueError(f"{week.name} has not begun; expected a week up to {now:%Y-%m-%d}")
+        raise ValueError(f"{week.name} has not started; expected a week up to {now:%Y-%m-%d}")
     until = min(week.end, now)
     on_step("incidents and jobs")
     known = _read(week, until, cluster, observatory, now=now)
@@ -326,7 +326,7 @@ def _missing(numbers: WeekNumbers, before: WeekNumbers, objectives: Sequence[Obj
     if total.unknown_break_count:
         yield (
             f"the loss of {total.unknown_break_count} attempt(s): no checkpoint is known before their end, or nobody "
-            "saw when work went on; a comment such as ckpt=PATH, or job logs, tell of both"
+            "saw when work continued; a comment such as ckpt=PATH, or job logs, tell of both"
         )
     unexplained = sum(not each.incident and each.cause.value == "unknown" for each in numbers.breaks)
     if unexplained:

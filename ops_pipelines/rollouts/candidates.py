@@ -209,7 +209,7 @@ def _why_skipped(node: FleetNode, release: Release, against: Sequence[Contradict
         if change.component not in node.versions and change.reversibility is not Reversibility.NO
     ]
     if unknown:
-        return f"nobody knows which {', '.join(unknown)} it runs, so that there would be no way back"
+        return f"nobody knows which {', '.join(unknown)} it runs, so that there would be no rollback"
     if node.why_not:
         return node.why_not
     if node.is_in_hand:

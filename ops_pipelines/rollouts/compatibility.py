@@ -161,7 +161,7 @@ def lint_tables(tables: CompatibilityTables) -> tuple[str, ...]:
 def _of_cuda(tables: CompatibilityTables) -> Iterator[str]:
     families = [each for each in tables.cuda_drivers if each.is_family]
     toolkits = [each for each in tables.cuda_drivers if not each.is_family]
-    yield from (f"CUDA {name} stands there twice" for name in _twice(each.cuda for each in tables.cuda_drivers))
+    yield from (f"CUDA {name} is there twice" for name in _twice(each.cuda for each in tables.cuda_drivers))
     for rows in (families, toolkits):
         yield from _backwards(rows)
     least = {each.cuda: each.driver for each in families}
@@ -237,7 +237,7 @@ def _of_the_rest(tables: CompatibilityTables) -> Iterator[str]:
             yield f"{match.component.value} must equal itself, which says nothing"
     for rule in tables.downgrades.values():
         if rule.reversibility is Reversibility.YES:
-            yield f"{rule.component.value} goes back simply; such a row says nothing, leave it out"
+            yield f"{rule.component.value} rolls back simply; such a row says nothing, leave it out"
 
 
 def _twice(names: Iterable[str]) -> list[str]:

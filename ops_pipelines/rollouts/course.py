@@ -31,7 +31,7 @@ from ops_pipelines.core.rollout import (
     is_canary,
 )
 from ops_pipelines.rollouts.fleet import UPDATED, is_to_go_back, pulled_out
-from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind
+from ops_pipelines.rollouts.gate.evidence import GateVerdict, VerdictKind
 
 # -- where each event leads --
 
@@ -222,7 +222,7 @@ def next_turn(
     nodes: Collection[RolloutNode],
     *,
     release: Release,
-    verdict: Verdict | None,
+    verdict: GateVerdict | None,
     limits: RolloutLimits,
 ) -> Turn | None:
     """Return what happens to the rollout now; None if it stays as it is. What people say comes from them."""
@@ -249,7 +249,7 @@ def _judged(
     nodes: Collection[RolloutNode],
     *,
     release: Release,
-    verdict: Verdict | None,
+    verdict: GateVerdict | None,
     limits: RolloutLimits,
 ) -> Turn | None:
     is_ours = rollout.state not in OF_PEOPLE
@@ -314,5 +314,5 @@ def _gone_back(rollout: Rollout, nodes: Collection[RolloutNode]) -> Turn | None:
         return None
     lost = sorted(each.node for each in nodes if each.stage is NodeStage.LOST)
     if lost:
-        return Turn(event=RolloutEvent.BACK_FAILED, reason=f"{', '.join(lost)} could not be brought back")
+        return Turn(event=RolloutEvent.BACK_FAILED, reason=f"{', '.join(lost)} could not be restored")
     return Turn(event=RolloutEvent.ALL_BACK, reason="every touched node runs its old version, verified")

@@ -368,9 +368,9 @@ def _why_nothing_is_done(state: LedgerState, cluster: Cluster, *, lease: Lease) 
     Acts are judged one by one; what is sent to the scheduler beside them is not.
     """
     if state.pause is not None:
-        return f"no node is begun: {state.pause.actor} paused the autopilot ({state.pause.reason})"
+        return f"no node is started: {state.pause.actor} paused the autopilot ({state.pause.reason})"
     if cluster.rules.policy.mode is Mode.OBSERVE:
-        return "no node is begun: policy.yaml says mode: observe"
+        return "no node is started: policy.yaml says mode: observe"
     now = cluster.clock.now()
     token = lease.token(cluster.ledger, now)
     return "" if token is not None and token == cluster.ledger.current_lease(now) else "another process acts"
@@ -393,7 +393,7 @@ def _calendar(cluster: Cluster) -> tuple[WorkCalendar, tuple[str, ...]]:
     try:
         calendar, rejected = calendar_of(cluster, now=cluster.clock.now())
     except SourceError as problem:
-        return WorkCalendar(windows=()), (f"no node is begun, for a calendar cannot be read: {problem}",)
+        return WorkCalendar(windows=()), (f"no node is started, for a calendar cannot be read: {problem}",)
     return calendar, tuple(f"{each.source} {each.position}: {each.reason}" for each in rejected)
 
 

@@ -220,7 +220,7 @@ def _drain(way: Way) -> Move:
     is_forward = way.node.direction is Direction.FORWARD
     is_late = way.node.deadline is not None and way.facts.now >= way.node.deadline
     # A node that breaks while it only drains is repaired first: the incident cannot have it as long as we do.
-    why_not = "the rollout goes back" if way.is_called_back else way.facts.trouble
+    why_not = "the rollout rolls back" if way.is_called_back else way.facts.trouble
     # Who is free continues, also where that was only seen after its deadline; not who is being put back already.
     is_leaving = way.act(Verb.RESUME).key in way.facts.outcomes
     is_waiting = bool(way.facts.jobs) or not way.is_done(drain)

@@ -24,11 +24,11 @@ from ops_pipelines.core.rollout import IN_HAND, Direction, NodeEvent, NodeStage,
 from ops_pipelines.core.sources import Lake, LakeError, Rows, SourceError
 from ops_pipelines.remediate.guardrails.facts import drain_owner
 from ops_pipelines.rollouts.versions import (
+    ExpectedVersion,
     Fit,
     SeenVersion,
     Spot,
     VersionLine,
-    Wanted,
     given_by_rollouts,
     judge_versions,
 )
@@ -236,7 +236,7 @@ def _in_the_way(node: FleetNode | None, closes_at: datetime | None, *, visit_sec
 def _elsewhere(node: RolloutNode, rollout: Rollout, why: str, *, now: datetime) -> RolloutNode:
     last = len(rollout.waves)
     if rollout.wave < last:
-        return replace(node, wave=last, since=now, reason=f"put off to wave {last}: {why}")
+        return replace(node, wave=last, since=now, reason=f"postponed to wave {last}: {why}")
     return replace(node, stage=NodeStage.SKIPPED, since=now, reason=why)
 
 
@@ -466,14 +466,14 @@ def _newest_inventory(lake: Lake, *, now: datetime) -> Rows | None:
 
 def _declared(
     nodes: tuple[NodeName, ...], release: Mapping[str, str], part_models: Mapping[Spot, frozenset[str]]
-) -> Mapping[Spot, Wanted]:
+) -> Mapping[Spot, ExpectedVersion]:
     """Return what cluster.yaml says: the driver of all, firmware of those whose parts are of one declared model."""
-    found: dict[Spot, Wanted] = {}
+    found: dict[Spot, ExpectedVersion] = {}
     if _DRIVER_KEY in release:
-        wanted = Wanted(version=release[_DRIVER_KEY], said_by=_CLUSTER_FILE)
+        wanted = ExpectedVersion(version=release[_DRIVER_KEY], said_by=_CLUSTER_FILE)
         found = {(node, Component.DRIVER): wanted for node in nodes}
     for spot, models in part_models.items():
         versions = {release[model] for model in models if model in release}
         if len(versions) == 1 and models <= release.keys():
-            found[spot] = Wanted(version=versions.pop(), said_by=_CLUSTER_FILE)
+            found[spot] = ExpectedVersion(version=versions.pop(), said_by=_CLUSTER_FILE)
     return found

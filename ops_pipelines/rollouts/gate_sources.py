@@ -27,11 +27,11 @@ from ops_pipelines.rollouts.gate.evidence import (
     EventCounts,
     EventKind,
     GateEvidence,
+    GateVerdict,
     LevelKind,
     LevelSamples,
     TestLine,
     UpdateTry,
-    Verdict,
     VerdictKind,
 )
 from ops_pipelines.rollouts.gate.judge_wave import Looking, judge_wave
@@ -276,7 +276,7 @@ def judge_of(rollout: Rollout, cluster: Cluster) -> Judge:
     """
     seen: list[Seen] = []
 
-    def judge(present: Rollout, nodes: Sequence[RolloutNode]) -> Verdict | None:
+    def judge(present: Rollout, nodes: Sequence[RolloutNode]) -> GateVerdict | None:
         tries = update_tries(nodes, cluster.rules.topology)
         if not tries or present.state in _NOT_JUDGED:
             return None
@@ -321,7 +321,7 @@ def gate_evidence(
 
 def _judged(
     rollout: Rollout, evidence: GateEvidence, seen: Seen, nodes: Sequence[RolloutNode], cluster: Cluster
-) -> Verdict:
+) -> GateVerdict:
     wave, limits = present_wave(rollout), cluster.rules.policy.rollouts
     verdict = judge_wave(
         evidence,
@@ -355,7 +355,7 @@ def _soak_began_at(of_wave: Collection[RolloutNode]) -> datetime | None:
     return max(returned, default=None) or max((each.since for each in begun), default=None)
 
 
-def _with_sources(verdict: Verdict, seen: Seen, *, at: datetime, decides_by: datetime) -> Verdict:
+def _with_sources(verdict: GateVerdict, seen: Seen, *, at: datetime, decides_by: datetime) -> GateVerdict:
     """Return the verdict with what could not be looked at: while a source is silent nothing is good, nor bad for it."""
     lines = tuple(
         TestLine(name="sources", state=VerdictKind.UNDECIDED, said=each, evidence_ratio=0.0)
@@ -366,5 +366,5 @@ def _with_sources(verdict: Verdict, seen: Seen, *, at: datetime, decides_by: dat
         return replace(verdict, tests=tests)
     why = "; ".join(seen.silent)
     if at >= decides_by:
-        return Verdict(kind=VerdictKind.ASK, reason=why, tests=tests)
-    return Verdict(kind=VerdictKind.UNDECIDED, reason=why, tests=tests, decides_by=decides_by)
+        return GateVerdict(kind=VerdictKind.ASK, reason=why, tests=tests)
+    return GateVerdict(kind=VerdictKind.UNDECIDED, reason=why, tests=tests, decides_by=decides_by)

@@ -339,7 +339,7 @@ def _who_begins(
             versions[name] = answers.get(name, {})
             missing = ", ".join(sorted(each.value for each in needed - versions[name].keys()))
             if missing:
-                why_not = f"it does not tell which {missing} it runs, so that there is no way back"
+                why_not = f"it does not tell which {missing} it runs, so that there is no rollback"
                 fleet[name] = replace(fleet[name], why_not=why_not)
 
 

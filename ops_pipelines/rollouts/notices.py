@@ -228,7 +228,7 @@ def _of_team(situation: RolloutSituation, team: TeamTouched) -> list[Note]:
 
 def _announced(situation: RolloutSituation, team: TeamTouched) -> Note:
     rollout = situation.rollout
-    waits = " It waits for a yes first." if rollout.state is RolloutState.AWAITING_YES else ""
+    waits = " It waits for approval first." if rollout.state is RolloutState.AWAITING_YES else ""
     return note_of(
         situation,
         team=team.team,
@@ -237,7 +237,7 @@ def _announced(situation: RolloutSituation, team: TeamTouched) -> Note:
         lines_title="{count} rollouts come to nodes that your jobs run on",
         parts=[
             ("What moves", f"{situation.release.about} ({versions_of(situation.release)})"),
-            ("When", f"{clock_time(team.first_at)} to {clock_time(team.last_at)}, as foreseen now.{waits}"),
+            ("When", f"{clock_time(team.first_at)} to {clock_time(team.last_at)}, as expected now.{waits}"),
             ("Where", f"{names_of_nodes(team.nodes)}; {counted(team.gpu_count, 'GPU')}, a few at a time"),
             ("What we do", _done_with_jobs(situation)),
             ("What you must do", "save checkpoints; give jobs a time limit, so that the node is free when it is due"),
@@ -258,7 +258,7 @@ def _reminder(situation: RolloutSituation, team: TeamTouched) -> Note:
         lines_title="{count} rollouts come within a day to nodes that your jobs run on",
         parts=[
             ("Where", names_of_nodes(waiting)),
-            ("When", f"foreseen from {clock_time(max(team.first_at, situation.now))}"),
+            ("When", f"expected from {clock_time(max(team.first_at, situation.now))}"),
             ("What we do", _done_with_jobs(situation)),
             ("What you must do", "save checkpoints"),
         ],
@@ -273,8 +273,8 @@ def _goes_back(situation: RolloutSituation, team: TeamTouched, touched: tuple[No
         situation,
         team=team.team,
         stage="back",
-        title=f"{rollout.release} is stopped and goes back",
-        lines_title="{count} rollouts go back",
+        title=f"{rollout.release} is stopped and rolls back",
+        lines_title="{count} rollouts roll back",
         parts=[
             ("Why", short(rollout.reason)),
             ("Where", f"of your nodes: {names_of_nodes(touched)}"),
@@ -292,7 +292,7 @@ def _closing(situation: RolloutSituation, team: TeamTouched) -> Note:
     where = f"on {len(new)} of {counted(len(team.nodes), 'node')} that your jobs ran on"
     said = {
         RolloutState.DONE: f"{rollout.release} is done, {where}",
-        RolloutState.WENT_BACK: f"{rollout.release} went back: your nodes run what they ran before",
+        RolloutState.WENT_BACK: f"{rollout.release} rolled back: your nodes run what they ran before",
     }.get(rollout.state, f"{rollout.release} is called off, {where}")
     return note_of(
         situation,
@@ -334,5 +334,5 @@ def _in_time(situation: RolloutSituation, team: TeamTouched) -> When:
 def _done_with_jobs(situation: RolloutSituation) -> str:
     return (
         "no job is killed: a node takes no new job and is updated when its last one has ended. "
-        f"A job that lasts more than {minutes(situation.limits.job_end_limit)} longer puts its node off"
+        f"A job that lasts more than {minutes(situation.limits.job_end_limit)} longer postpones its node"
     )

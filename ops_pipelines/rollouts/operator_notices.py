@@ -93,32 +93,32 @@ def _asked(situation: RolloutSituation) -> tuple[str, str, list[tuple[str, str]]
                     ("What", situation.release.about),
                     ("Versions", versions_of(situation.release)),
                     ("Why we ask", short(rollout.reason)),
-                    ("What cannot go back", ", ".join(one_way)),
+                    ("What cannot roll back", ", ".join(one_way)),
                     ("Where", f"{counted(len(nodes), 'node')}: {names_of_nodes(nodes)}"),
-                    ("What you must do", f"say yes ({command(situation, 'approve')}), or {end}; until then we wait"),
+                    ("What you must do", f"approve ({command(situation, 'approve')}), or {end}; until then we wait"),
                 ],
             )
         case RolloutState.ASKING:
             is_over = is_stopped_for_good(rollout)
-            must = f"let it go on in your name ({command(situation, 'resume')}){back}, or {end}"
+            must = f"let it continue in your name ({command(situation, 'resume')}){back}, or {end}"
             only = f"{end}. Nothing else ends it: resumed, it stops again at the gate's next look"
             return (
-                "stopped by the gate, and cannot go back" if is_over else "go on, or back?",
-                "{count} rollouts ask whether to go on",
+                "stopped by the gate, and cannot roll back" if is_over else "continue, or roll back?",
+                "{count} rollouts ask whether to continue",
                 [
                     ("Why we ask", short(rollout.reason)),
-                    ("How it stands", standing(situation)),
-                    ("What you must do", f"{only if is_over else must}; until then no other node is begun"),
+                    ("Status", standing(situation)),
+                    ("What you must do", f"{only if is_over else must}; until then no other node is started"),
                 ],
             )
         case RolloutState.STUCK:
             lost = [each for each in situation.nodes if each.stage is NodeStage.LOST]
             return (
-                f"stuck, {counted(len(lost), 'node')} could not be brought back",
+                f"stuck, {counted(len(lost), 'node')} could not be restored",
                 "{count} rollouts are stuck",
                 [
                     ("Where", "; ".join(f"{each.node}: {short(each.reason)}" for each in lost[:4])),
-                    ("How it stands", f"{standing(situation)}; these are drained and serve nobody"),
+                    ("Status", f"{standing(situation)}; these are drained and serve nobody"),
                     ("What you must do", f"see to the nodes, then try again ({command(situation, 'back')}), or {end}"),
                 ],
             )
@@ -128,8 +128,8 @@ def _asked(situation: RolloutSituation) -> tuple[str, str, list[tuple[str, str]]
                 "{count} rollouts are paused",
                 [
                     ("Why", short(rollout.reason)),
-                    ("How it stands", standing(situation)),
-                    ("What you must do", f"let it go on ({command(situation, 'resume')}){back}, or {end}"),
+                    ("Status", standing(situation)),
+                    ("What you must do", f"let it continue ({command(situation, 'resume')}){back}, or {end}"),
                 ],
             )
 
@@ -171,7 +171,7 @@ def _lasts(situation: RolloutSituation) -> list[Note]:
     is_long = rollout.state in _COMES_TO_ITS_END and situation.now - rollout.since >= limit
     if not is_long or not situation.is_news(rollout.since + limit):
         return []
-    what = "goes back" if rollout.state is RolloutState.GOING_BACK else "ends"
+    what = "rolls back" if rollout.state is RolloutState.GOING_BACK else "ends"
     return [
         note_of(
             situation,
@@ -180,10 +180,10 @@ def _lasts(situation: RolloutSituation) -> list[Note]:
             lines_title="{count} rollouts do not come to their end",
             parts=[
                 ("What holds it", _what_holds(situation)),
-                ("How it stands", f"{standing(situation)}; it waits on, and no job is killed for it"),
+                ("Status", f"{standing(situation)}; it waits on, and no job is killed for it"),
                 (
                     "What you must do",
-                    f"end what holds these nodes, or let it end ({command(situation, 'status')}); this is told once",
+                    f"end what holds these nodes, or let it end ({command(situation, 'status')}); reported once",
                 ),
             ],
             severity=Severity.WARNING,
@@ -199,14 +199,14 @@ def _what_holds(situation: RolloutSituation) -> str:
     if len(in_hand) > _MOST_NAMED:
         said.append(f"{len(in_hand) - _MOST_NAMED} more in hand")
     if situation.rollout.state is RolloutState.GOING_BACK and (waiting := situation.nodes_in(NEW_VERSION)):
-        said.append(f"not begun yet: {names_of_nodes(waiting)}")
+        said.append(f"not started yet: {names_of_nodes(waiting)}")
     return "; ".join(said)
 
 
 def _left(situation: RolloutSituation, node: RolloutNode) -> Note:
     rollout = situation.rollout
     is_lost = node.stage is NodeStage.LOST
-    what = "could not be brought back" if is_lost else "failed and stays drained"
+    what = "could not be restored" if is_lost else "failed and stays drained"
     return note_of(
         situation,
         stage=f"{node.stage.value}-{node.node}-{node.try_number}",
@@ -214,7 +214,7 @@ def _left(situation: RolloutSituation, node: RolloutNode) -> Note:
         lines_title=f"{{count}} nodes of rollouts: {what}",
         parts=[
             ("Why", short(node.reason)),
-            ("How it stands", "it is drained and serves nobody; nothing more is done with it, and the others go on"),
+            ("Status", "it is drained and serves nobody; nothing more is done with it, and the others continue"),
             ("What you must do", f"see to it, and return it yourself; {command(situation, 'status')} shows the others"),
         ],
         severity=Severity.CRITICAL,
@@ -233,8 +233,8 @@ def _overdue(situation: RolloutSituation, node: RolloutNode) -> Note:
         lines_title="{count} nodes of rollouts do not come on",
         parts=[
             ("What holds it", short(node.reason)),
-            ("How it stands", "no job is killed for it, and nobody else gets its place meanwhile"),
-            ("What you must do", "end what holds it, or let it end; this is told once"),
+            ("Status", "no job is killed for it, and nobody else gets its place meanwhile"),
+            ("What you must do", "end what holds it, or let it end; this is reported once"),
         ],
         severity=Severity.WARNING,
         when=at_once(situation),
@@ -279,7 +279,7 @@ def _progress(situation: RolloutSituation) -> list[Note]:
 def _begun(situation: RolloutSituation) -> Note:
     rollout, plan = situation.rollout, situation.plan
     sizes = [len(wave.nodes) for wave in rollout.waves]
-    ends = "not foreseen" if rollout.finishes_at is None else clock_time(rollout.finishes_at)
+    ends = "not expected" if rollout.finishes_at is None else clock_time(rollout.finishes_at)
     return note_of(
         situation,
         stage="begun",
@@ -291,8 +291,8 @@ def _begun(situation: RolloutSituation) -> Note:
             ("Versions", versions_of(situation.release)),
             ("Waves", ", ".join(map(str, sizes))),
             ("Who", f"started by {rollout.created_by}" + (f", yes by {rollout.yes_by}" if rollout.yes_by else "")),
-            ("Foreseen end", ends),
-            ("What it costs", "" if plan is None else f"{gpu_hours(plan.lost_gpu_hours)} foreseen"),
+            ("Expected end", ends),
+            ("What it costs", "" if plan is None else f"{gpu_hours(plan.lost_gpu_hours)} expected"),
             ("What you must do", "nothing; you hear of it when it needs you, or is over"),
         ],
         severity=Severity.NOTICE,
@@ -308,7 +308,7 @@ def _wave_behind(situation: RolloutSituation) -> Note:
         stage=f"wave-{rollout.wave - 1}",
         title=f"{rollout.rollout}: wave {rollout.wave - 1} of {len(rollout.waves)} is over, "
         f"{counted(len(new), 'node')} on {rollout.release}",
-        parts=[("How it stands", short(rollout.reason)), ("What you must do", "nothing")],
+        parts=[("Status", short(rollout.reason)), ("What you must do", "nothing")],
         severity=Severity.INFO,
         when=in_digest(situation),
     )
@@ -328,7 +328,7 @@ def _late(situation: RolloutSituation) -> Note:
         stage="late",
         title=f"{rollout.rollout}: wave {rollout.wave} of {len(rollout.waves)}, {said}",
         parts=[
-            ("How it stands", f"{rollout.state.value}: {standing(situation)}"),
+            ("Status", f"{rollout.state.value}: {standing(situation)}"),
             ("What you must do", f"nothing, if that is fine; {command(situation, 'status')} shows what each waits for"),
         ],
         severity=Severity.NOTICE,
@@ -342,8 +342,8 @@ def _goes_back(situation: RolloutSituation) -> Note:
     return note_of(
         situation,
         stage="back",
-        title=f"{rollout.rollout}: {rollout.release} goes back, {counted(len(touched), 'node')} touched",
-        lines_title="{count} rollouts go back",
+        title=f"{rollout.rollout}: {rollout.release} rolls back, {counted(len(touched), 'node')} touched",
+        lines_title="{count} rollouts roll back",
         parts=[
             ("Why", short(rollout.reason)),
             ("Where", names_of_nodes(touched)),
@@ -379,7 +379,7 @@ def _closing(situation: RolloutSituation) -> Note:
         parts=[
             ("How it ended", short(rollout.reason)),
             ("Why", short(rollout.stopped_because) if rollout.state in _STOPPED else ""),
-            ("How it stands", standing(situation)),
+            ("Status", standing(situation)),
             ("What you must do", must),
         ],
         severity=Severity.WARNING if left else Severity.INFO,

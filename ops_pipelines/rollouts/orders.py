@@ -193,8 +193,8 @@ def _nodes_of(rollout: Rollout, plan: RolloutPlan) -> Collection[RolloutNode]:
 
 def _why_asked(release: Release) -> str:
     if release.is_one_way:
-        return f"{release.name} installs what cannot go back: each wave needs a yes"
-    return "policy.yaml wants a yes before anything is installed"
+        return f"{release.name} installs what cannot roll back: each wave needs approval"
+    return "policy.yaml asks for approval before anything is installed"
 
 
 # -- what people say to a rollout --
@@ -216,7 +216,7 @@ def say_yes(rollout: RolloutId, cluster: Cluster, *, actor: str) -> Rollout:
         RolloutEvent.YES,
         cluster,
         actor=actor,
-        reason=f"{actor} said yes" + (f" to wave {known.wave}" if release.is_one_way else ""),
+        reason=f"{actor} approved" + (f" to wave {known.wave}" if release.is_one_way else ""),
         yes_through=known.wave if release.is_one_way else len(known.waves),
     )
 
@@ -247,7 +247,7 @@ def send_back(rollout: RolloutId, cluster: Cluster, *, actor: str, reason: str) 
     """Give every touched node its old version."""
     known = _known(rollout, cluster)
     if cluster.ledger.release(known.release_digest).is_one_way:
-        raise ByHandRefused(f"{rollout} installs what cannot go back; abort it, and repair its nodes by hand")
+        raise ByHandRefused(f"{rollout} installs what cannot roll back; abort it, and repair its nodes by hand")
     return _order(known, RolloutEvent.GO_BACK, cluster, actor=actor, reason=f"{actor}: {reason}")
 
 

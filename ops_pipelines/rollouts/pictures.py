@@ -24,7 +24,7 @@ _COLOURS: Mapping[Fit, int] = {Fit.FITS: 3, Fit.DRIFTS: 4, Fit.UNKNOWN: 5, Fit.F
 _WORDS: Mapping[Fit, str] = {
     Fit.FITS: "as it should be",
     Fit.DRIFTS: "another version",
-    Fit.UNKNOWN: "not told",
+    Fit.UNKNOWN: "not reported",
     Fit.FREE: "nobody says which",
 }
 _PALETTE: tuple[Colour, ...] = (
@@ -65,7 +65,7 @@ def _summary(lines: Sequence[VersionLine]) -> str:
     nodes = {each.node for each in lines}
     if not drifts:
         silent = sum(each.fit is Fit.UNKNOWN for each in lines)
-        return f"{len(nodes)} nodes, no drift" + (f", {silent} versions not told" if silent else "")
+        return f"{len(nodes)} nodes, no drift" + (f", {silent} versions not reported" if silent else "")
     most = ", ".join(f"{each.value} on {count}" for each, count in drifts.most_common(_COMPONENTS_IN_WORDS))
     more = f" and {len(drifts) - _COMPONENTS_IN_WORDS} more" if len(drifts) > _COMPONENTS_IN_WORDS else ""
     return f"{len(nodes)} nodes; other versions than they should have: {most}{more}"
@@ -160,11 +160,11 @@ def _image(body: bytes) -> str:
 
 MOST_DRAWN = 30
 _KEY: Mapping[Tint, str] = {
-    Tint.GREY: "drained; its jobs go on",
+    Tint.GREY: "drained; its jobs continue",
     Tint.BLUE: "installs",
     Tint.PINK: "restarts",
     Tint.INK: "tested",
-    Tint.YELLOW: "the same, on the way back",
+    Tint.YELLOW: "the same, while it rolls back",
     Tint.ORANGE: "failed",
     Tint.SKY: "works with the new version, and is watched",
     Tint.GREEN: "its wave was good",

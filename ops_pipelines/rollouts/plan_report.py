@@ -23,7 +23,7 @@ from ops_pipelines.report import document as doc
 from ops_pipelines.report.document import clipped, code, link, soft, strong, toned
 from ops_pipelines.report.json_form import fields_of
 from ops_pipelines.report.numbers import moment
-from ops_pipelines.rollouts.gate.evidence import Verdict
+from ops_pipelines.rollouts.gate.evidence import GateVerdict
 from ops_pipelines.rollouts.orders import Planned
 from ops_pipelines.rollouts.report import change_table, mood_of, stage_counts, state_words, team_table
 
@@ -87,7 +87,7 @@ def kind_word(wave: Wave) -> str:
 
 
 def rollout_json(
-    rollout: Rollout, nodes: Sequence[RolloutNode], verdict: Verdict | None, *, waits_for: str
+    rollout: Rollout, nodes: Sequence[RolloutNode], verdict: GateVerdict | None, *, waits_for: str
 ) -> dict[str, object]:
     """Return one rollout as `ops-pipelines rollout status --json` prints it."""
     return {

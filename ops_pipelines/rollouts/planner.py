@@ -319,7 +319,7 @@ def _teams(visits: Sequence[PlannedVisit], nodes: Mapping[NodeName, FleetNode]) 
 def _cautions(release: Release, one_way: Sequence[Change], limits: RolloutLimits) -> Iterator[str]:
     if one_way:
         what = ", ".join(each.component.value for each in one_way)
-        yield f"{what} cannot go back: every wave waits for a yes of its own"
+        yield f"{what} cannot roll back: every wave waits for approval of its own"
     if soak_of(release.claims, limits) > limits.soak_limit:
         yield (
             "rollouts.soak_limit_seconds is over before what the release claims can show: every wave would ask; "

@@ -31,7 +31,7 @@ from ops_pipelines.report.document import Kind, clipped, code, link, soft, stron
 from ops_pipelines.report.numbers import moment
 from ops_pipelines.rollouts.course import ROLLOUT_TABLE, is_stopped_for_good
 from ops_pipelines.rollouts.engine import words_of
-from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind
+from ops_pipelines.rollouts.gate.evidence import GateVerdict, VerdictKind
 from ops_pipelines.rollouts.pictures import MOST_DRAWN, draw_course
 
 MOST_NODES = 200
@@ -62,7 +62,7 @@ class RolloutMatter:
     rollout: Rollout
     nodes: Sequence[RolloutNode]
     release: Release
-    verdict: Verdict | None
+    verdict: GateVerdict | None
     """What the gate says now; None: nothing was updated yet, or there is nothing more to say."""
     now: datetime
     plan: RolloutPlan | None = None
@@ -147,7 +147,7 @@ def _standing(matter: RolloutMatter) -> tuple[doc.Block, ...]:
     is_stopped = rollout.state in _STOPPED
     why = clipped(rollout.stopped_because, at_most=500 if is_stopped else 200)
     stopped = f"{'Stopped because' if is_stopped else 'It asked before'}: {why}"
-    since = f"So since {moment(rollout.since)}; the {rollout.owner} goes on by itself."
+    since = f"So since {moment(rollout.since)}; the {rollout.owner} continues by itself."
     if rollout.state in FINAL:
         since = f"Over since {moment(rollout.since)}."
     elif rollout.state in OF_PEOPLE:
@@ -202,18 +202,21 @@ def _orders(rollout: Rollout, nodes: Sequence[RolloutNode], release: Release) ->
     resumed = None if rollout.paused_from is None else _RESUMED.get(rollout.paused_from)
     if takes(resumed) and not is_stopped_for_good(rollout):
         is_asked = state is RolloutState.ASKING
-        answers_for = "It goes on, and you answer for what the gate could not decide."
-        yield f"resume {name} {why}", answers_for if is_asked else "It goes on where it was paused."
+        answers_for = "It continues, and you answer for what the gate could not decide."
+        yield f"resume {name} {why}", answers_for if is_asked else "It continues where it was paused."
     if takes(RolloutEvent.PAUSE):
-        yield f"pause {name} {why}", "No other node is begun; those in hand are finished, and the gate goes on looking."
+        yield (
+            f"pause {name} {why}",
+            "No other node is started; those in hand are finished, and the gate continues looking.",
+        )
     if takes(RolloutEvent.GO_BACK) and not release.is_one_way:
-        again = "What could not be brought back is tried again."
+        again = "What could not be restored is tried again."
         every = "Every touched node gets its old version."
         yield f"back {name} {why}", again if state is RolloutState.STUCK else every
     if takes(RolloutEvent.ABORT):
         yield f"abort {name} {why}", "It ends: nodes in hand are finished, the others keep what they have."
     if any(each.stage is NodeStage.PENDING for each in nodes) and state is not RolloutState.GOING_BACK:
-        yield f"skip {name} NODE {why}", "One node that was not touched yet is left out; the others go on."
+        yield f"skip {name} NODE {why}", "One node that was not touched yet is left out; the others continue."
 
 
 def _waves(matter: RolloutMatter) -> tuple[doc.Block, ...]:
@@ -234,7 +237,7 @@ def _waves(matter: RolloutMatter) -> tuple[doc.Block, ...]:
                 doc.Column(title="Wave", kind=Kind.NAME),
                 doc.Column(title="Nodes", kind=Kind.COUNT),
                 doc.Column(title="", key="bar", kind=Kind.DRAWN),
-                doc.Column(title="Where they stand", kind=Kind.WORDS),
+                doc.Column(title="Where they are", kind=Kind.WORDS),
                 doc.Column(title="Planned, soak included (UTC)"),
             ),
             rows=rows,
@@ -250,7 +253,7 @@ def _kind(wave: Wave) -> str:
 def _when(wave: Wave) -> str | None:
     if wave.planned_from is None:
         return None
-    until = "no end foreseen" if wave.planned_until is None else f"{wave.planned_until:%d %b %H:%M}"
+    until = "no end expected" if wave.planned_until is None else f"{wave.planned_until:%d %b %H:%M}"
     return f"{wave.planned_from:%d %b %H:%M} to {until}"
 
 
@@ -297,9 +300,9 @@ def _gate(matter: RolloutMatter) -> tuple[doc.Block, ...]:
 
 def _why_no_verdict(state: RolloutState) -> str:
     if state in FINAL:
-        return "It is over: the gate has said what it had to say."
+        return "It is over: the gate has given its verdict."
     if state in (RolloutState.GOING_BACK, RolloutState.STUCK):
-        return "It has decided: the rollout goes back."
+        return "It has decided: the rollout rolls back."
     return "Nothing was updated yet, so that there is nothing to judge."
 
 
@@ -333,7 +336,7 @@ def _node_table(nodes: Sequence[RolloutNode], now: datetime, *, empty: str, more
 
 
 def _node_row(node: RolloutNode, now: datetime) -> tuple[doc.Cell, ...]:
-    way = ", on its way back" if node.direction is Direction.BACK and node.stage in IN_HAND else ""
+    way = ", while it rolls back" if node.direction is Direction.BACK and node.stage in IN_HAND else ""
     failed = f"failed {words_of(node.failure)}" if node.failure and node.failure not in node.reason else ""
     is_late = node.deadline is not None and now >= node.deadline
     return (
@@ -348,7 +351,7 @@ def _node_row(node: RolloutNode, now: datetime) -> tuple[doc.Cell, ...]:
 
 def change_table(release: Release) -> doc.Table:
     return doc.Table(
-        columns=doc.columns_of("Component|Version:name|Takes effect by|Way back"),
+        columns=doc.columns_of("Component|Version:name|Takes effect by|Rollback"),
         rows=[
             (
                 change.component.value.replace("_", " "),

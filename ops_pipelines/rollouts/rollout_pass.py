@@ -33,7 +33,7 @@ from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.remediate.perform import perform
 from ops_pipelines.rollouts.course import Turn, gang_cap, next_rollout_state, next_turn
 from ops_pipelines.rollouts.engine import Step
-from ops_pipelines.rollouts.gate.evidence import Verdict
+from ops_pipelines.rollouts.gate.evidence import GateVerdict
 from ops_pipelines.rollouts.node_pass import (
     Errand,
     Surroundings,
@@ -138,7 +138,7 @@ _MOST_ROUNDS = 8
 """Of one pass: each lets what was freed by the round before begin."""
 
 
-Judge = Callable[[Rollout, Sequence[RolloutNode]], Verdict | None]
+Judge = Callable[[Rollout, Sequence[RolloutNode]], GateVerdict | None]
 """Gathers what is seen of updated nodes and judges it; None where nothing was updated yet."""
 
 
@@ -148,7 +148,7 @@ class PassReport:
 
     rollout: Rollout
     nodes: tuple[RolloutNode, ...]
-    verdict: Verdict | None
+    verdict: GateVerdict | None
     problems: tuple[str, ...]
     """What was in the way, in words: a source without an answer, a writer who came first."""
 
@@ -162,7 +162,7 @@ def advance_rollout(
     )
     nodes = {each.node: each for each in cluster.ledger.rollout_nodes(rollout.rollout)}
     problems: dict[str, None] = {}
-    verdict: Verdict | None = None
+    verdict: GateVerdict | None = None
     for _ in range(_MOST_ROUNDS):
         verdict = judge(errand.rollout, tuple(nodes.values()))
         try:
@@ -209,7 +209,7 @@ def _settle(
     return replace(errand, rollout=rollout)
 
 
-def _turn(errand: Errand, nodes: dict[NodeName, RolloutNode], verdict: Verdict | None) -> Errand:
+def _turn(errand: Errand, nodes: dict[NodeName, RolloutNode], verdict: GateVerdict | None) -> Errand:
     """Let the rollout take the event that is due, with what that means for nodes of its wave."""
     cluster, rollout = errand.cluster, errand.rollout
     turn = next_turn(

@@ -241,7 +241,7 @@ def judge_slurm(case: Case) -> Iterator[Found]:
 def _beside_controller(case: Case, version: str) -> Iterator[Found]:
     major = slurm_major(version)
     if case.controller_version is None:
-        said = "nobody said which slurmctld runs; slurmdbd moves first, then slurmctld, then slurmd"
+        said = "nobody stated which slurmctld runs; slurmdbd moves first, then slurmctld, then slurmd"
         yield _found("slurm_order", said, case.tables.slurm[major].source, Component.SLURM)
         return
     controller = slurm_major(case.controller_version)
@@ -328,7 +328,9 @@ def judge_downgrade(case: Case) -> Iterator[Found]:
             yield from _between_majors(case, change, rule)
             continue
         if _is_less_than_claimed(change, rule):
-            said = f"{change.component.value} goes back {_how(rule)}, and the release says {change.reversibility.value}"
+            said = (
+                f"{change.component.value} rolls back {_how(rule)}, and the release says {change.reversibility.value}"
+            )
             yield Found(rule="way_back", said=said, source=rule.source, component=change.component)
         current = case.current(change.component)
         if rule.reversibility is Reversibility.NO and current and is_older(change.component, change.version, current):
@@ -342,7 +344,9 @@ def _between_majors(case: Case, change: Change, rule: DowngradeRule) -> Iterator
     if is_older(change.component, change.version, current):
         yield _cannot_go_down(change, current, rule)
     elif _is_less_than_claimed(change, rule):
-        said = f"{change.component.value} goes back from {change.version} to {current} {_how(rule)}; say reversible: no"
+        said = (
+            f"{change.component.value} rolls back from {change.version} to {current} {_how(rule)}; say reversible: no"
+        )
         yield Found(rule="way_back", said=said, source=rule.source, component=change.component)
 
 

@@ -202,7 +202,7 @@ class SeenVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ExpectedVersion:
     version: str
     said_by: str
     """In words: a rollout, cluster.yaml, or nearly all others."""
@@ -217,27 +217,29 @@ class VersionLine:
     component: Component
     seen: SeenVersion | None
     """None: neither the node nor an inventory reports."""
-    wanted: Wanted | None
+    wanted: ExpectedVersion | None
     fit: Fit
 
 
-def given_by_rollouts(rollouts: Iterable[tuple[Rollout, Release, Sequence[RolloutNode]]]) -> Mapping[Spot, Wanted]:
+def given_by_rollouts(
+    rollouts: Iterable[tuple[Rollout, Release, Sequence[RolloutNode]]],
+) -> Mapping[Spot, ExpectedVersion]:
     """Return what rollouts gave to nodes, oldest first: the newest one holds. Who rolled back was given its old ones.
 
     A node in hand, or one that was left broken, was given nothing yet.
     """
-    given: dict[Spot, Wanted] = {}
+    given: dict[Spot, ExpectedVersion] = {}
     for rollout, release, nodes in rollouts:
         for each in nodes:
             is_updated = each.direction is Direction.FORWARD and each.stage in (NodeStage.SOAKING, NodeStage.UPDATED)
             if is_updated:
                 said = f"{rollout.rollout} ({release.name})"
                 for change in release.changes:
-                    given[each.node, change.component] = Wanted(version=change.version, said_by=said)
+                    given[each.node, change.component] = ExpectedVersion(version=change.version, said_by=said)
             elif each.stage is NodeStage.BACK:
-                said = f"{rollout.rollout} (went back)"
+                said = f"{rollout.rollout} (rolled back)"
                 for component, version in each.versions_before.items():
-                    given[each.node, component] = Wanted(version=version, said_by=said)
+                    given[each.node, component] = ExpectedVersion(version=version, said_by=said)
     return given
 
 
@@ -245,8 +247,8 @@ def judge_versions(
     seen: Mapping[Spot, SeenVersion],
     *,
     models: Mapping[NodeName, str],
-    given: Mapping[Spot, Wanted],
-    declared: Mapping[Spot, Wanted],
+    given: Mapping[Spot, ExpectedVersion],
+    declared: Mapping[Spot, ExpectedVersion],
 ) -> tuple[VersionLine, ...]:
     """Return a line for each node of `models` and each component that is seen or requested anywhere, by node."""
     components = sorted({component for _, component in (*seen, *given)}, key=list(Component).index)
@@ -270,7 +272,7 @@ def judge_versions(
     return tuple(lines)
 
 
-def _fit(component: Component, seen: SeenVersion | None, wanted: Wanted | None) -> Fit:
+def _fit(component: Component, seen: SeenVersion | None, wanted: ExpectedVersion | None) -> Fit:
     if wanted is None:
         return Fit.FREE
     if seen is None:
@@ -286,7 +288,9 @@ def is_same(component: Component, one: str, other: str) -> bool:
         return one == other
 
 
-def _usual(seen: Mapping[Spot, SeenVersion], models: Mapping[NodeName, str]) -> Mapping[tuple[str, Component], Wanted]:
+def _usual(
+    seen: Mapping[Spot, SeenVersion], models: Mapping[NodeName, str]
+) -> Mapping[tuple[str, Component], ExpectedVersion]:
     counts: defaultdict[tuple[str, Component], Counter[str]] = defaultdict(Counter)
     for (node, component), each in seen.items():
         if node in models:
@@ -295,5 +299,5 @@ def _usual(seen: Mapping[Spot, SeenVersion], models: Mapping[NodeName, str]) -> 
     for key, count in counts.items():
         (version, most), total = count.most_common(1)[0], count.total()
         if total >= LEAST_PEERS and total - most <= max(1, FEW_RATIO * total):
-            usual[key] = Wanted(version=version, said_by=f"{most} of {total} of its model")
+            usual[key] = ExpectedVersion(version=version, said_by=f"{most} of {total} of its model")
     return usual

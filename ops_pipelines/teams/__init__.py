@@ -1,1 +1,4 @@
-"""What was agreed with teams, what they announced, and what things cost: as a site states it."""
+"""What was agreed with teams, what they announced, and what things cost: as a site states it.
+
+Others import all of it: `desk` (everything in one place, with the settings), `contracts`, `projects`, `price`.
+"""

@@ -243,7 +243,7 @@ class Agreements:
             if each.team not in self.parents:
                 yield f"{each.words} is of no declared team; declare {each.team}, or correct the name"
         for project in repeated_projects(self.projects):
-            yield f"{project.words} stands there twice; give each a name of its own"
+            yield f"{project.words} is there twice; give each a name of its own"
         for team, cents in self.monthly_budget_cents.items():
             if team not in self.parents:
                 yield f"the budget of {team} is of no declared team; declare it, or correct the name"

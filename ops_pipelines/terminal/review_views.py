@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from ops_pipelines.core.objectives import Budget
 from ops_pipelines.pages.weekly_review import five_sentences, per_thousand_node_days
 from ops_pipelines.review.replay import proof_sentence, sentences_of
-from ops_pipelines.review.replay_result import ComparedAct, Difference, KeyDifference, Lesson, Replay, Stretch
+from ops_pipelines.review.replay_result import ComparedAct, Difference, KeyDifference, Lesson, Replay, ReplayedInterval
 from ops_pipelines.review.week_acts import WorkSum
 from ops_pipelines.review.week_incidents import ComponentLine
 from ops_pipelines.review.weekly_review import WeeklyReview, WeekNumbers
@@ -208,7 +208,7 @@ class ReplayView:
     summary: Mapping[str, object]
     sentences: tuple[str, ...]
     policy_differences: tuple[KeyDifference, ...]
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[ReplayedInterval, ...]
     reproduction: Mapping[str, object]
     acts: tuple[Mapping[str, object], ...]
     lessons: tuple[Lesson, ...]

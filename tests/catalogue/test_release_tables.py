@@ -94,7 +94,7 @@ def branches_with(number: int, cuda_major: int) -> CompatibilityTables:
         (with_cuda(cuda("14.0.0", "595.45.05")), "CUDA 14.0.0 is of family 14, which has no least driver"),
         (with_cuda(cuda("13.9.0", "699.10.01")), "branch R699 is not in the table of branches"),
         (with_cuda(cuda("13.9", "unknown")), "driver is 'unknown'"),
-        (with_cuda(cuda("13.2.0", "595.45.04"), cuda("13.2.0", "595.45.04")), "CUDA 13.2.0 stands there twice"),
+        (with_cuda(cuda("13.2.0", "595.45.04"), cuda("13.2.0", "595.45.04")), "CUDA 13.2.0 is there twice"),
         (branches_with(580, 12), "R580 runs CUDA 12 at most, and by the least drivers it is 13"),
         (branches_with(535, 13), "R535 runs CUDA 13 at most, and by the least drivers it is 12"),
         (

@@ -52,7 +52,7 @@ def test_a_team_is_told_the_three_that_gain_most() -> None:
     found = choose([gaining(hours, f"s{hours}") for hours in (10, 40, 20, 30)], SETTINGS, said=(), week_end=UNTIL)
 
     assert [each.subject for each in found.chosen] == ["s40", "s30", "s20"]
-    assert [each.why for each in found.withheld] == ["3 that gain more are said to the team"]
+    assert [each.why for each in found.withheld] == ["3 that gain more are sent to the team"]
 
 
 def test_one_thing_is_said_of_one_job() -> None:

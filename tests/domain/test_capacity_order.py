@@ -184,7 +184,7 @@ def test_new_places_are_not_told_as_enough_where_the_room_s_power_is_not(
     line = line_of(weeks_of([90.0] * 10 + [117.0] * 5), [sku()], room=room)
 
     assert f"fits 1 of 3 nodes; the rest needs {bound_by} by" in line.why
-    assert (f"the room's power feeds no more than {in_room} of them, wherever they stand" in line.why) is is_told
+    assert (f"the room's power feeds no more than {in_room} of them, wherever they are" in line.why) is is_told
     assert ("wherever" in line.why) is is_told
 
 

@@ -36,7 +36,7 @@ from ops_pipelines.rollouts.course import (
     next_turn,
 )
 from ops_pipelines.rollouts.fleet import FleetNode, beginning, in_hand, pulled_out, put_off, ready, turning_round
-from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind
+from ops_pipelines.rollouts.gate.evidence import GateVerdict, VerdictKind
 from tests.domain.builders import NOW, after, ago
 from tests.domain.lifecycle_fleet import ALWAYS, HOUR, calendars, change, fleet_node, fleets, one_way, release
 
@@ -48,8 +48,8 @@ STAGES = sorted(NodeStage, key=lambda each: each.value)
 GOOD, STOP, ASK, UNDECIDED = VerdictKind.GOOD, VerdictKind.STOP, VerdictKind.ASK, VerdictKind.UNDECIDED
 
 
-def said(kind: VerdictKind) -> Verdict:
-    return Verdict(kind=kind, reason=f"the gate says {kind.value}", tests=())
+def said(kind: VerdictKind) -> GateVerdict:
+    return GateVerdict(kind=kind, reason=f"the gate says {kind.value}", tests=())
 
 
 def rollout(*waves: Sequence[str], state: RolloutState = RolloutState.RUNNING, **changes: Any) -> Rollout:
@@ -711,4 +711,4 @@ def test_a_turn_is_said_in_words_that_name_who_it_is_about() -> None:
 
     found = next_turn(back, lost, release=TWO_WAY, verdict=None, limits=LIMITS)
 
-    assert found == Turn(event=RolloutEvent.BACK_FAILED, reason="gpu000, gpu001 could not be brought back")
+    assert found == Turn(event=RolloutEvent.BACK_FAILED, reason="gpu000, gpu001 could not be restored")

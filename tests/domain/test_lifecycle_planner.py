@@ -88,7 +88,7 @@ def reasons(nodes: Sequence[FleetNode], **values: Any) -> dict[str, str]:
     ("changes", "reason"),
     [
         ({"versions": {Component.DRIVER: "2"}}, "runs these versions already"),
-        ({"versions": {}}, "nobody knows which driver it runs, so that there would be no way back"),
+        ({"versions": {}}, "nobody knows which driver it runs, so that there would be no rollback"),
         ({"why_not": "INC-0007 is about it: Xid 79"}, "INC-0007 is about it: Xid 79"),
         ({"is_in_service": False}, "out of service"),
         ({"is_in_hand": True}, "another rollout has it in hand"),
@@ -332,7 +332,7 @@ def test_what_cannot_go_back_stands_in_the_plan() -> None:
     plan = plan_of(fleet_of(2), of=release(one_way(Component.EROT)))
 
     assert [each.component for each in plan.one_way] == [Component.EROT]
-    assert plan.warnings == ("erot cannot go back: every wave waits for a yes of its own",)
+    assert plan.warnings == ("erot cannot roll back: every wave waits for approval of its own",)
 
 
 @pytest.mark.parametrize(

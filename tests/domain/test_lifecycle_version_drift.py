@@ -9,10 +9,10 @@ from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import Direction, NodeStage
 from ops_pipelines.rollouts.versions import (
+    ExpectedVersion,
     Fit,
     SeenVersion,
     VersionLine,
-    Wanted,
     given_by_rollouts,
     is_same,
     judge_versions,
@@ -27,12 +27,14 @@ DRIVER = Component.DRIVER
 def judged(
     versions: Mapping[NodeName, str], *, given: Mapping[NodeName, str] | None = None, declared: str | None = None
 ) -> Mapping[NodeName, VersionLine]:
-    said = {(name, DRIVER): Wanted(version=version, said_by="ROLL-0001") for name, version in (given or {}).items()}
+    said = {
+        (name, DRIVER): ExpectedVersion(version=version, said_by="ROLL-0001") for name, version in (given or {}).items()
+    }
     lines = judge_versions(
         {(name, DRIVER): SeenVersion(version=version, seen_at=NOW, is_live=True) for name, version in versions.items()},
         models=dict.fromkeys({*versions, *(given or {})}, "h100"),
         given=said,
-        declared={(name, DRIVER): Wanted(version=declared, said_by="cluster.yaml") for name in versions}
+        declared={(name, DRIVER): ExpectedVersion(version=declared, said_by="cluster.yaml") for name in versions}
         if declared
         else {},
     )
@@ -47,9 +49,9 @@ def test_rollout_says_it_before_cluster_yaml_and_that_before_the_others() -> Non
     of_file = judged(most, declared="575.3")[names[0]].wanted
     of_others = judged(most)[names[0]].wanted
 
-    assert of_rollout == Wanted(version="580.2", said_by="ROLL-0001")
-    assert of_file == Wanted(version="575.3", said_by="cluster.yaml")
-    assert of_others == Wanted(version="570.1", said_by="5 of 5 of its model")
+    assert of_rollout == ExpectedVersion(version="580.2", said_by="ROLL-0001")
+    assert of_file == ExpectedVersion(version="575.3", said_by="cluster.yaml")
+    assert of_others == ExpectedVersion(version="570.1", said_by="5 of 5 of its model")
 
 
 def test_node_that_runs_another_version_drifts_and_one_that_does_not_tell_is_not_known_to_fit() -> None:
@@ -85,7 +87,7 @@ def test_newest_rollout_that_updated_a_node_holds() -> None:
         ]
     )
 
-    assert given[ONE, DRIVER] == Wanted(version="590.1", said_by="ROLL-0002 (driver-580)")
+    assert given[ONE, DRIVER] == ExpectedVersion(version="590.1", said_by="ROLL-0002 (driver-580)")
     assert given[TWO, DRIVER].version == RELEASE.changes[0].version
     assert given[ONE, Component.GPU_VBIOS].said_by == "ROLL-0001 (driver-580)"
 
@@ -93,7 +95,7 @@ def test_newest_rollout_that_updated_a_node_holds() -> None:
 def test_node_that_went_back_was_given_what_it_had() -> None:
     given = given_by_rollouts([(rollout(1), RELEASE, [back(1, ONE, stage=NodeStage.BACK)])])
 
-    assert given[ONE, DRIVER] == Wanted(version="570.12", said_by="ROLL-0001 (went back)")
+    assert given[ONE, DRIVER] == ExpectedVersion(version="570.12", said_by="ROLL-0001 (went back)")
 
 
 @pytest.mark.parametrize(

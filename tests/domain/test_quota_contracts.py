@@ -222,7 +222,7 @@ def test_all_that_cannot_be_true_is_told_at_once() -> None:
         "the contract of a from 2026-01-01 on begins with",
         "the contract of x from 2026-01-01 on is of no declared team",
         "project llm of y is of no declared team",
-        "project llm of a stands there twice",
+        "project llm of a is there twice",
         "the budget of z is of no declared team",
         "the budget of a is -1 cents a month",
     ):

@@ -211,7 +211,7 @@ def test_fresh_supply_is_what_a_proposal_is_held_against_when_it_is_applied() ->
     inputs = replace(INPUTS, supplies={H100: 99.0})
 
     assert contradicted(GOOD, inputs)["sum_within_supply"] == (
-        "h100: quotas add up to 100 GPUs, and 99 may be given out; propose anew",
+        "h100: quotas add up to 100 GPUs, and 99 may be given out; propose again",
     )
 
 

@@ -49,7 +49,7 @@ def day(*lines: QuotaLine, supply: float = 100.0, moved: float = 10.0) -> Rebala
         (line(16, 16), "it keeps its guarantee, 16 GPUs; it wants more than 16 GPUs in none of the time"),
         (line(30, 30, floor=30), "it keeps what ran in the last hour, 30 GPUs"),
         (line(48, 48, is_agreed_too_large=False), "too few days agree yet that it has too many"),
-        (line(48, 48, wanted=(0.3, 0.3)), "the 10 GPUs that may move in a day went where GPUs are wanted more"),
+        (line(48, 48, wanted=(0.3, 0.3)), "the 10 GPUs that may move in a day went where GPUs are requested more"),
     ],
 )
 def test_each_line_gives_its_reason(found: QuotaLine, said: str) -> None:

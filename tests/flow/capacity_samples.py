@@ -49,7 +49,7 @@ def outlook_of(key: SeriesKey, peaks: Sequence[float], *, as_of: date = AS_OF) -
         key=key,
         treatment="ordinary",
         weeks=tuple(week_of(number, peak, as_of=as_of) for number, peak in enumerate(peaks)),
-        notes=("censored: at its cap in 3 hours on 1 of the last 91 days; more may have been wanted",),
+        notes=("censored: at its cap in 3 hours on 1 of the last 91 days; more may have been requested",),
     )
 
 
@@ -165,7 +165,7 @@ def hindsight(*bounds: BoundHeld, is_kept: bool = True) -> Hindsight:
         is_kept=is_kept,
         bounds=bounds,
         coverage_ratio=held / len(bounds) if bounds else None,
-        changes=("hgx-h100: 6 are needed; the plan before said 4",),
+        changes=("hgx-h100: 6 are needed; the plan before stated 4",),
     )
 
 

@@ -121,7 +121,7 @@ def test_the_same_is_not_said_in_the_next_week(bench: AdviceStage) -> None:
     report = find_advice(following, bench.desk())
 
     assert report.chosen == ()
-    assert [each.why for each in report.withheld] == ["it was said in the week that ended on 2026-11-09"]
+    assert [each.why for each in report.withheld] == ["it was sent in the week that ended on 2026-11-09"]
 
 
 def test_two_weeks_later_it_is_known_what_came_of_it(bench: AdviceStage) -> None:

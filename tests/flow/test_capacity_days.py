@@ -90,8 +90,8 @@ def test_a_day_tells_every_resource_whose_source_speaks() -> None:
     assert (found["gpus_stranded", ""]["peak"], found["gpus_stranded", ""]["gpu_type"]) == (4.0, "h100")
     assert (found["storage_bytes", "scratch"]["limit"], found["rack_watts", "r1"]["limit"]) == (100.0, 2000.0)
     assert found["rack_watts", "r1"]["peak"] == 1023.0
-    assert "network_ratio: no link tells its traffic and its rate" in summed.notes
-    assert any("cooling_watts: no meter tells what the room draws; its racks are added up" in e for e in summed.notes)
+    assert "network_ratio: no link reports its traffic and its rate" in summed.notes
+    assert any("cooling_watts: no meter reports what the room draws; its racks are added up" in e for e in summed.notes)
 
 
 def test_rows_stand_at_the_beginning_of_the_local_day() -> None:
@@ -110,10 +110,10 @@ def test_silent_sources_give_no_rows_and_a_note_each() -> None:
     assert summed.notes == (
         "gpus: no hour of gpu_demand is known; materialise it there",
         "gpus_out, gpus_stranded: no hour of inventory is known; materialise it there",
-        "storage_bytes: no shared file system tells its size and its room",
-        "network_ratio: no link tells its traffic and its rate",
-        "rack_watts: no rack tells its power, and of none all nodes do",
-        "cooling_watts: nothing tells what the room draws",
+        "storage_bytes: no shared file system reports its size and its room",
+        "network_ratio: no link reports its traffic and its rate",
+        "rack_watts: no rack reports its power, and of none all nodes do",
+        "cooling_watts: nothing reports what the room draws",
     )
 
 
@@ -127,7 +127,7 @@ def test_day_with_less_than_three_quarters_of_its_hours_is_not_told(known: int, 
     summed = sum_day(desk_of(made), day=DAY)
 
     assert (("gpus", "alpha") in rows_of(summed)) == told
-    assert any("not told, such as h100" in each for each in summed.notes) == (not told)
+    assert any("not reported, such as h100" in each for each in summed.notes) == (not told)
 
 
 def _time(row: Mapping[str, object]) -> datetime:

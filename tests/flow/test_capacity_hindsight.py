@@ -105,9 +105,9 @@ def test_a_date_a_number_and_a_first_week_that_changed_are_told() -> None:
     new = samples.plan(samples.order(order_by=date(2027, 2, 1), short_from=date(2027, 6, 10), count=7))
 
     assert changes(new=new) == (
-        "hgx-h100: order by 2027-02-01; the plan before said 2027-01-12",
-        "hgx-h100 is short from 2027-06-10; the plan before said 2027-06-03",
-        "hgx-h100: 7 are needed; the plan before said 6",
+        "hgx-h100: order by 2027-02-01; the plan before stated 2027-01-12",
+        "hgx-h100 is short from 2027-06-10; the plan before stated 2027-06-03",
+        "hgx-h100: 7 are needed; the plan before stated 6",
     )
 
 
@@ -118,7 +118,7 @@ def test_what_became_short_or_is_no_longer_is_told() -> None:
         "hgx-h100 runs short from 2027-06-03 on; the plan before had it enough within its horizon",
     )
     assert changes(new=calm) == (
-        "hgx-h100 is no longer short within the horizon; the plan before said from 2027-06-03 on",
+        "hgx-h100 is no longer short within the horizon; the plan before stated from 2027-06-03 on",
     )
 
 
@@ -138,7 +138,7 @@ def test_projects_that_came_went_or_moved_are_told() -> None:
         "2027-02-01; until no known end, before until 2027-09-01; in 7 days, before in 30; with 80 %, before 60 %",
     )
     assert tell_changes(told, samples.plan(), forecast=samples.forecast(projects=()), plan=samples.plan()) == (
-        "project vision-2 of research is no longer planned: it wanted 64 GPUs from 2027-02-01",
+        "project vision-2 of research is no longer planned: it requested 64 GPUs from 2027-02-01",
     )
 
 
@@ -177,7 +177,7 @@ def warned(new: OrderLine, *, old: OrderLine | None = None) -> tuple[str, ...]:
 def test_a_date_that_moved_by_more_than_two_weeks_is_warned_of(order_by: date, words: str | None) -> None:
     found = warned(samples.order(order_by=order_by))
 
-    assert found == (() if words is None else (f"hgx-h100: order by {order_by}, {words} than said on 2026-10-01",))
+    assert found == (() if words is None else (f"hgx-h100: order by {order_by}, {words} than stated on 2026-10-01",))
 
 
 def test_an_order_that_became_overdue_is_warned_of_once() -> None:
@@ -216,7 +216,8 @@ def test_four_sentences_say_what_to_order_how_sure_how_it_did_and_what_is_unknow
         "Dates keep the risk of a short week at 10 % or less; how wide peaks spread is measured on the past for 2 "
         "weeks ahead, for the 1 week after that it is drawn on.",
         "Of 2 bounds of 90 % from 2026Q3, 1 held: 50 %.",
-        "Not known: what 2 series at a cap would have wanted; 2 notes in the report tell what was assumed or treated.",
+        "Not known: what 2 series at a cap would have requested; "
+        "2 notes in the report tell what was assumed or treated.",
     )
 
 
@@ -273,13 +274,13 @@ def test_nothing_short_is_said_plainly() -> None:
     found = headline_of(samples.forecast(), calm, None, policy=POLICY)
 
     assert found[0] == "Nothing has to be ordered: no limit is passed within 3 weeks."
-    assert found[2] == "How the last forecast did cannot be told: too little was known then."
+    assert found[2] == "How the last forecast did is not known: too little was known then."
 
 
 def test_a_forecast_of_which_no_week_is_over_is_not_praised() -> None:
     found = headline_of(samples.forecast(), samples.plan(), samples.hindsight(), policy=POLICY)
 
-    assert found[2] == "How the forecast of 2026Q3 did cannot be told yet: no week of it is over."
+    assert found[2] == "How the forecast of 2026Q3 did is not known yet: no week of it is over."
 
 
 def test_assumptions_name_the_policy_and_each_note_once() -> None:

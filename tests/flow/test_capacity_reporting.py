@@ -148,7 +148,7 @@ def test_where_too_little_was_known_then_there_is_no_hindsight(tmp_path: Path) -
     found = report_quarter(desk, as_of=QUARTER)
 
     assert found.hindsight is None
-    assert any("nothing is said of how the last forecast did: 13 days before" in each for each in found.assumptions)
+    assert any("how the last forecast did is not known: 13 days before" in each for each in found.assumptions)
 
 
 def test_history_is_told_by_weeks_that_end_where_the_forecast_begins(tmp_path: Path) -> None:
@@ -204,5 +204,5 @@ def test_where_too_little_is_known_for_peaks_nobody_reads_that_all_is_well(tmp_p
     desk = CapacityStage(directory=tmp_path, first=QUARTER - timedelta(days=27)).desk()
 
     assert report_quarter(desk, as_of=QUARTER).headline[0] == (
-        "Whether anything has to be ordered cannot be told: of h100 too little is known."
+        "Whether anything has to be ordered is not known: of h100 too little is known."
     )

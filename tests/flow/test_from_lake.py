@@ -11,7 +11,7 @@ from ops_pipelines.core.observation import JobState, Signal
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.observe.panels.panel import LOOKBACK_SECONDS, Detection, Panel, runs_of
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.review.retrace import READ_AT_ONCE, RecordedStretch, evidence_from_lake, turns
+from ops_pipelines.review.retrace import READ_AT_ONCE, RecordedInterval, evidence_from_lake, turns
 from tests.flow.fake_store import topology_of
 from tests.simulator.fake_clock import BEGINNING as AT
 
@@ -52,11 +52,11 @@ def hot(panel: Panel) -> Sequence[Detection]:
     ]  # fmt: skip
 
 
-def read(lake: ParquetLake, *, back: timedelta, at: datetime = AT) -> RecordedStretch:
+def read(lake: ParquetLake, *, back: timedelta, at: datetime = AT) -> RecordedInterval:
     return evidence_from_lake(lake, at=at, back=back, topology=TOPOLOGY, detect=hot)
 
 
-def spells(found: RecordedStretch) -> list[tuple[float, float | None]]:
+def spells(found: RecordedInterval) -> list[tuple[float, float | None]]:
     """Return when each was known and gone, in minutes from AT."""
     return [
         ((each.known_at - AT) / MINUTE, None if each.gone_at is None else (each.gone_at - AT) / MINUTE)

@@ -15,7 +15,7 @@ from ops_pipelines.core.node_tests import GPU_COUNT, Measurement, NodeCheck, Tes
 from ops_pipelines.core.observation import Signal
 from ops_pipelines.core.policy import Mode, RolloutLimits
 from ops_pipelines.core.rollout import NodeStage, Rollout, RolloutNode, RolloutState
-from ops_pipelines.rollouts.gate.evidence import EventKind, LevelKind, Verdict, VerdictKind
+from ops_pipelines.rollouts.gate.evidence import EventKind, GateVerdict, LevelKind, VerdictKind
 from ops_pipelines.rollouts.gate_sources import Seen, gate_evidence, judge_of, read_seen, update_tries
 from tests.domain import builders
 from tests.domain.builders import job, xid
@@ -98,7 +98,7 @@ class Stage:
     def seen(self) -> Seen:
         return read_seen(self.rollout, self.nodes, self.cluster, now=self.now)
 
-    def verdict(self, present: Rollout | None = None, nodes: Sequence[RolloutNode] | None = None) -> Verdict | None:
+    def verdict(self, present: Rollout | None = None, nodes: Sequence[RolloutNode] | None = None) -> GateVerdict | None:
         return judge_of(self.rollout, self.cluster)(present or self.rollout, nodes or self.nodes)
 
 

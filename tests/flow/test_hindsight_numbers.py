@@ -16,7 +16,7 @@ from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClas
 from ops_pipelines.core.record import Chronicle
 from ops_pipelines.review.cost import RecentRemediation, cost_of, spans_out
 from ops_pipelines.review.job_runs import Break, Cause, Stint
-from ops_pipelines.review.replay_result import Verdict, learn
+from ops_pipelines.review.replay_result import Assessment, learn
 from ops_pipelines.review.week_acts import people_of, sum_work, wrong_acts
 from ops_pipelines.review.weekly_review import review_week
 from tests.flow.review_stage import (
@@ -172,13 +172,13 @@ def test_one_test_that_saw_the_fault_outweighs_a_later_one_that_did_not() -> Non
     ill = (checked(FIRST.action.key, "gpu001", at(17, 2), at(17, 2)), False)
     well = (checked(SECOND.action.key, "gpu001", at(17, 6), at(17, 6)), True)
 
-    def verdict(*tests: object) -> Verdict:
+    def verdict(*tests: object) -> Assessment:
         ledger = LedgerOfValues(acts={"INC-1": (DRAINED, FIRST, SECOND, RETURNED)}, tests={"gpu001": tests})  # type: ignore[dict-item]  # tests with their verdicts
         (lesson,) = learn([known], cast("Chronicle", ledger))
         return lesson.verdict
 
-    assert verdict(well, ill) is Verdict.REAL
-    assert verdict(well) is Verdict.FALSE_ALARM
+    assert verdict(well, ill) is Assessment.REAL
+    assert verdict(well) is Assessment.FALSE_ALARM
 
 
 # -- people -----------------------------------------------------------------------------------------------------------

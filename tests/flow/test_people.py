@@ -19,7 +19,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def waiting(tmp_path: Path) -> SmallAutopilot:
-    """Return a cluster with one plan that waits for a yes."""
+    """Return a cluster with one plan that waits for approval."""
     autopilot = SmallAutopilot(tmp_path, node_count=4, policy=replace(POLICY, mode=Mode.APPROVE))
     autopilot.let_pass(5)
     autopilot.twin.inject(FaultKind.GPU_FELL_OFF_BUS, "gpu001", gpu=3)

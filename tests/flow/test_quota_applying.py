@@ -102,7 +102,7 @@ def in_force(limits: dict[str, dict[str, int]]) -> QuotasInForce:
             [line("t", None, 16, gpu_type="a100"), line("t", None, 2, gpu_type="h100")],
             {"": 40},
             [("", 40, 18)],
-            id="parts of a total that could not be told",
+            id="parts of a total that could not be reported",
         ),
         pytest.param(
             [line("t", 8, 16, gpu_type="h100")], {"h100": 8}, [("", None, 16)], id="a limit on its type stays beside"
@@ -289,7 +289,7 @@ def test_proposal_of_another_day_is_applied_until_it_is_thirty_six_hours_old(
     if may:
         assert by_me(stage, stage.ledger.proposals(limit=1)[0].name) is ProposalState.APPLIED
     else:
-        refuse(stage, "propose anew")
+        refuse(stage, "propose again")
 
 
 def test_proposal_of_today_may_be_older(stage: QuotaStage) -> None:

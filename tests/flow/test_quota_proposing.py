@@ -14,7 +14,7 @@ from ops_pipelines.core.proposal import GpuType, ProposalState, ProposedQuota, T
 from ops_pipelines.core.scheduler import QuotaChange
 from ops_pipelines.lake.schema import TABLES
 from ops_pipelines.quotas.daily import ATTEMPT_COLUMNS, JobSize, regular_sizes
-from ops_pipelines.quotas.daily_work import Outcome, carry_out_proposal, make_proposal, prove_day
+from ops_pipelines.quotas.daily_work import DailyResult, carry_out_proposal, make_proposal, prove_day
 from ops_pipelines.quotas.morning import NoProposal
 from ops_pipelines.quotas.propose import TABLE, Proposed, keep, propose
 from ops_pipelines.quotas.spans import GpuTypes
@@ -251,18 +251,18 @@ def test_what_is_no_amount_of_gpus_refuses_and_is_named(stage: QuotaStage, amoun
         TABLES["gpu_demand"].from_rows([{**row, "gpus_demand_avg": amount}]),
     )
 
-    with pytest.raises(NoProposal, match=rf"science.*wants? {amount}|science wanted {amount}"):
+    with pytest.raises(NoProposal, match=rf"science.*(want|requested) {amount}"):
         proposed(stage)
 
 
 def test_a_day_that_has_not_begun_is_refused(stage: QuotaStage) -> None:
-    with pytest.raises(NoProposal, match="2026-11-22 has not begun in UTC"):
+    with pytest.raises(NoProposal, match="2026-11-22 has not started in UTC"):
         proposed(stage, TODAY + DAY)
 
 
 def test_without_agreements_or_nodes_it_says_what_to_write(stage: QuotaStage) -> None:
     stage.change(installed=())
-    with pytest.raises(NoProposal, match="no node stands in the cluster"):
+    with pytest.raises(NoProposal, match="no node is in the cluster"):
         proposed(stage)
 
     stage.change(agreements=None)
@@ -300,7 +300,7 @@ def test_a_day_is_one_of_the_clusters_zone(stage: QuotaStage, timezone: str, day
     stage.change(agreements=agreements(timezone=timezone))
 
     assert proposed(stage, day).proposal.day == day
-    with pytest.raises(NoProposal, match="has not begun"):
+    with pytest.raises(NoProposal, match="has not started"):
         proposed(stage, day + DAY)
 
 
@@ -340,7 +340,7 @@ def test_a_contradicted_proposal_is_kept_as_refused_and_never_carried_out(stage:
 
     assert record.state is ProposalState.REFUSED
     assert "sum_within_supply" in record.reason
-    assert done.outcome is Outcome.NOTHING_TO_DO
+    assert done.outcome is DailyResult.NOTHING_TO_DO
     assert stage.limits() == {str(team): limit for team, limit in LIMITS.items()}
 
 
@@ -360,13 +360,13 @@ def test_proving_again_refuses_what_is_contradicted_by_now(stage: QuotaStage) ->
 @pytest.mark.parametrize(
     ("policy", "outcome", "is_set"),
     [
-        pytest.param(replace(BY_ITSELF, mode=Mode.OBSERVE), Outcome.SHOWN, False, id="observe"),
-        pytest.param(ON_YES, Outcome.WAITS, False, id="approve"),
-        pytest.param(BY_ITSELF, Outcome.APPLIED, True, id="auto"),
+        pytest.param(replace(BY_ITSELF, mode=Mode.OBSERVE), DailyResult.SHOWN, False, id="observe"),
+        pytest.param(ON_YES, DailyResult.WAITS, False, id="approve"),
+        pytest.param(BY_ITSELF, DailyResult.APPLIED, True, id="auto"),
     ],
 )
 def test_the_policys_consent_decides_how_far_a_morning_goes(
-    tmp_path: Path, policy: object, outcome: Outcome, is_set: bool
+    tmp_path: Path, policy: object, outcome: DailyResult, is_set: bool
 ) -> None:
     stage = QuotaStage(tmp_path, policy=policy)  # type: ignore[arg-type]  # Parametrised.
     made = make_proposal(TODAY, stage.desk, now=stage.now)
@@ -377,7 +377,7 @@ def test_the_policys_consent_decides_how_far_a_morning_goes(
     assert done.changes
     wanted = {str(each.team): each.after for each in made.proposed.proposal.lines}
     assert stage.limits() == (wanted if is_set else {str(team): limit for team, limit in LIMITS.items()})
-    assert (f"quota apply {made.proposed.proposal.proposal}" in done.said) is (outcome is Outcome.WAITS)
+    assert (f"quota apply {made.proposed.proposal.proposal}" in done.said) is (outcome is DailyResult.WAITS)
 
 
 def test_without_the_lease_the_autopilot_sets_nothing(tmp_path: Path) -> None:
@@ -387,7 +387,7 @@ def test_without_the_lease_the_autopilot_sets_nothing(tmp_path: Path) -> None:
 
     done = carry_out_proposal(TODAY, stage.desk, lease=Lease(holder="test", given="outdated"))
 
-    assert done.outcome is Outcome.NOT_APPLIED
+    assert done.outcome is DailyResult.NOT_APPLIED
     assert stage.limits() == {str(team): limit for team, limit in LIMITS.items()}
 
 
@@ -400,7 +400,7 @@ def test_a_second_run_of_the_same_morning_changes_nothing(tmp_path: Path) -> Non
 
     again = carry_out_proposal(TODAY, stage.desk, lease=lease)
 
-    assert again.outcome is Outcome.APPLIED
+    assert again.outcome is DailyResult.APPLIED
     assert stage.limits() == limits
 
 

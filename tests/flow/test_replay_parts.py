@@ -25,7 +25,15 @@ from ops_pipelines.resources.ledger.state import LedgerChronicle
 from ops_pipelines.review.replay import compare_policies, replay
 from ops_pipelines.review.replay_lake import hours_without_decisions
 from ops_pipelines.review.replay_recorded import mark_counterfactual
-from ops_pipelines.review.replay_result import RECURS_WITHIN, ComparedAct, Difference, History, Source, Verdict, learn
+from ops_pipelines.review.replay_result import (
+    RECURS_WITHIN,
+    Assessment,
+    ComparedAct,
+    Difference,
+    History,
+    Source,
+    learn,
+)
 from ops_pipelines.review.replay_side import Side, Standing, courses_of
 from tests.domain import builders
 from tests.flow.fake_store import topology_of
@@ -198,7 +206,7 @@ def closed(note: str = "", *, minutes: float = 10, name: str = "INC-0001", **cha
     )
 
 
-def verdict(incident: Incident, past: Past | None = None, *others: Incident) -> Verdict:
+def verdict(incident: Incident, past: Past | None = None, *others: Incident) -> Assessment:
     lessons = learn([incident, *others], cast("Chronicle", past or Past()))
     return next(each.verdict for each in lessons if each.incident == incident.incident)
 
@@ -214,57 +222,59 @@ REBOOT = ActionRecord(
 @pytest.mark.parametrize(
     ("past", "expected"),
     [
-        pytest.param(Past((CHECK, 4, True)), Verdict.FALSE_ALARM, id="well, and nothing was repaired"),
-        pytest.param(Past((CHECK, 4, True), records=[REBOOT]), Verdict.FALSE_ALARM, id="well before the repair"),
-        pytest.param(Past((CHECK, 5, True), records=[REBOOT]), Verdict.UNKNOWN, id="well at the repair"),
-        pytest.param(Past((CHECK, 6, True), records=[REBOOT]), Verdict.UNKNOWN, id="well after the repair"),
-        pytest.param(Past((CHECK, 6, False), records=[REBOOT]), Verdict.REAL, id="unwell after the repair"),
-        pytest.param(Past((replace(CHECK, incident=IncidentId("INC-7")), 4, True)), Verdict.UNKNOWN, id="of another"),
-        pytest.param(Past(), Verdict.UNKNOWN, id="no test"),
+        pytest.param(Past((CHECK, 4, True)), Assessment.FALSE_ALARM, id="well, and nothing was repaired"),
+        pytest.param(Past((CHECK, 4, True), records=[REBOOT]), Assessment.FALSE_ALARM, id="well before the repair"),
+        pytest.param(Past((CHECK, 5, True), records=[REBOOT]), Assessment.UNKNOWN, id="well at the repair"),
+        pytest.param(Past((CHECK, 6, True), records=[REBOOT]), Assessment.UNKNOWN, id="well after the repair"),
+        pytest.param(Past((CHECK, 6, False), records=[REBOOT]), Assessment.REAL, id="unwell after the repair"),
+        pytest.param(
+            Past((replace(CHECK, incident=IncidentId("INC-7")), 4, True)), Assessment.UNKNOWN, id="of another"
+        ),
+        pytest.param(Past(), Assessment.UNKNOWN, id="no test"),
     ],
 )
-def test_tests_on_the_node_tell_real_from_false(past: Past, expected: Verdict) -> None:
+def test_tests_on_the_node_tell_real_from_false(past: Past, expected: Assessment) -> None:
     assert verdict(closed(), past) is expected
 
 
 @pytest.mark.parametrize(
     ("note", "expected"),
     [
-        ("closed by ada: false alarm, the cable was being moved", Verdict.FALSE_ALARM),
-        ("closed by ada: False-positive", Verdict.FALSE_ALARM),
-        ("closed by ada: replaced the board", Verdict.UNKNOWN),
-        ("false alarm of the exporter", Verdict.UNKNOWN),
-        ("closed by false alarm: replaced the board", Verdict.UNKNOWN),
+        ("closed by ada: false alarm, the cable was being moved", Assessment.FALSE_ALARM),
+        ("closed by ada: False-positive", Assessment.FALSE_ALARM),
+        ("closed by ada: replaced the board", Assessment.UNKNOWN),
+        ("false alarm of the exporter", Assessment.UNKNOWN),
+        ("closed by false alarm: replaced the board", Assessment.UNKNOWN),
     ],
 )
-def test_a_persons_word_counts_when_they_close(note: str, expected: Verdict) -> None:
+def test_a_persons_word_counts_when_they_close(note: str, expected: Assessment) -> None:
     assert verdict(closed(note)) is expected
 
 
 def test_what_no_repair_helped_or_hands_mended_was_real() -> None:
     tried = Try(response=Response.RESET_GPU, ended_at=AT, why="no witness")
 
-    assert verdict(closed(tries=(tried,))) is Verdict.REAL
-    assert verdict(closed(mended_at=AT)) is Verdict.REAL
-    assert verdict(closed()) is Verdict.UNKNOWN
+    assert verdict(closed(tries=(tried,))) is Assessment.REAL
+    assert verdict(closed(mended_at=AT)) is Assessment.REAL
+    assert verdict(closed()) is Assessment.UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("after", "expected"),
     [
-        (timedelta(0), Verdict.UNKNOWN),
-        (timedelta(seconds=1), Verdict.REAL),
-        (RECURS_WITHIN, Verdict.REAL),
-        (RECURS_WITHIN + timedelta(seconds=1), Verdict.UNKNOWN),
+        (timedelta(0), Assessment.UNKNOWN),
+        (timedelta(seconds=1), Assessment.REAL),
+        (RECURS_WITHIN, Assessment.REAL),
+        (RECURS_WITHIN + timedelta(seconds=1), Assessment.UNKNOWN),
     ],
 )
-def test_the_same_trouble_again_within_a_day_says_that_it_was_real(after: timedelta, expected: Verdict) -> None:
+def test_the_same_trouble_again_within_a_day_says_that_it_was_real(after: timedelta, expected: Assessment) -> None:
     first = closed()
     assert first.closed_at is not None
     second = replace(closed(name="INC-0002"), opened_at=first.closed_at + after)
 
     assert verdict(first, None, second) is expected
-    assert verdict(first, None, replace(second, nodes=frozenset({NodeName("gpu777")}))) is Verdict.UNKNOWN
+    assert verdict(first, None, replace(second, nodes=frozenset({NodeName("gpu777")}))) is Assessment.UNKNOWN
 
 
 # -- the lake ---------------------------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ def test_what_ends_or_goes_back_for_longer_than_jobs_may_last_calls_somebody_onc
     assert all(each.severity is Severity.WARNING for each in first)
     assert {each.key for each in first} <= {each.key for each in again}
     if state is RolloutState.GOING_BACK and first:
-        said = "gpu001: draining, waits for the end of job 42" if stage in IN_HAND else "not begun yet: gpu001"
+        said = "gpu001: draining, waits for the end of job 42" if stage in IN_HAND else "not started yet: gpu001"
         assert said in first[0].body
 
 

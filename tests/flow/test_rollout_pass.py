@@ -28,7 +28,7 @@ from ops_pipelines.rollouts import orders
 from ops_pipelines.rollouts.course import Turn
 from ops_pipelines.rollouts.cycle import advance_rollouts, measured_visits, nodes_by_stage
 from ops_pipelines.rollouts.engine import Step
-from ops_pipelines.rollouts.gate.evidence import Verdict
+from ops_pipelines.rollouts.gate.evidence import GateVerdict
 from ops_pipelines.rollouts.node_pass import after_step
 from ops_pipelines.rollouts.rollout_pass import Judge, after_turn
 from ops_pipelines_lab.simulator.adapters import SimulatedFleet
@@ -191,7 +191,7 @@ def test_the_word_of_a_person_that_comes_in_mid_pass_holds(stage: RolloutStage) 
     stage.start()
 
     def judging(_: Rollout, cluster: Cluster) -> Judge:
-        def judge(present: Rollout, nodes: Sequence[RolloutNode]) -> Verdict | None:
+        def judge(present: Rollout, nodes: Sequence[RolloutNode]) -> GateVerdict | None:
             known = stage.rollout()
             if known.state is RolloutState.RUNNING:
                 orders.pause(FIRST, cluster, actor=PERSON, reason="a visit")

@@ -141,7 +141,7 @@ def test_an_empty_lake_and_ledger_say_what_is_missing() -> None:
 
 
 def test_a_week_that_has_not_begun_is_refused() -> None:
-    with pytest.raises(ValueError, match="2026-W48 has not begun"):
+    with pytest.raises(ValueError, match="2026-W48 has not started"):
         review_week(parse_week("2026-W48"), *stage(LakeOfRows(), LedgerOfValues(), now=at(22, 23, 59)))
 
 

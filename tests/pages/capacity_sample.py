@@ -132,7 +132,7 @@ COUNTS = (0, 1, 2, 4, 5, 6, 7, 8, 10, 12)
 
 
 def forecast() -> CapacityForecast:
-    censored = ("censored: at its cap in 31 hours on 6 of the last 91 days; more may have been wanted",)
+    censored = ("censored: at its cap in 31 hours on 6 of the last 91 days; more may have been requested",)
     return CapacityForecast(
         cluster="small",
         quarter="2026Q4",
@@ -241,7 +241,7 @@ def hindsight() -> Hindsight:
         bounds=tuple(bounds),
         coverage_ratio=sum(each.is_held for each in bounds) / len(bounds),
         changes=(
-            "hgx-h100: order by 2027-01-12; the plan before said 2027-02-20",
+            "hgx-h100: order by 2027-01-12; the plan before stated 2027-02-20",
             "project vision-2 of research is planned otherwise: 64 GPUs, before 48",
         ),
     )
@@ -266,7 +266,7 @@ def whole_report() -> CapacityReport:
             "Dates keep the risk of a short week at 10 % or less; how wide peaks spread is measured on the past for 26 "
             "weeks ahead, for the 26 weeks after that it is drawn on.",
             "Of 26 bounds of 90 % from 2026Q3, 25 held: 96 %.",
-            "Not known: what 1 series at a cap would have wanted; when to order 1 thing that runs short; 2 notes in "
+            "Not known: what 1 series at a cap would have requested; when to order 1 thing that runs short; 2 notes in "
             "the report tell what was assumed or treated.",
         ),
         assumptions=(

@@ -88,7 +88,7 @@ def test_an_order_that_is_late_says_so_in_words(report: CapacityReport) -> None:
 
 
 def test_each_type_has_its_picture_with_the_numbers_beside_it(report: CapacityReport) -> None:
-    shown = section(page(report), "GPUs: what will be wanted and what will be usable")
+    shown = section(page(report), "GPUs: what will be requested and what will be usable")
 
     assert re.findall(r"<h3>(\w+): <span", shown) == ["h100", "b200", "l40s", "a100"]
     assert shown.count("<svg") == 3 * 4
@@ -120,7 +120,7 @@ def test_the_last_forecast_is_judged_with_the_week_that_it_missed(report: Capaci
 
     assert "25 of 26 bounds of 90 % that 2026Q3 said as of 2026-07-01 held" in words(shown)
     assert "Week from 2026-08-27: 437 came, the bound was 406" in shown
-    assert "the plan before said 2027-02-20" in shown
+    assert "the plan before stated 2027-02-20" in shown
 
 
 def test_a_forecast_made_afterwards_is_called_so(report: CapacityReport) -> None:

@@ -69,7 +69,7 @@ def test_tables_show_fifteen_rows_and_count_the_others(report: PlacementReport, 
 def test_settings_that_nobody_tells_are_not_called_good(report: PlacementReport) -> None:
     shown = page(replace(report, day=replace(report.day, policy=None)))
 
-    assert "Nobody tells how the scheduler is set up." in shown
+    assert "Nobody reports how the scheduler is set up." in shown
     assert "Nothing was found" not in shown
 
 

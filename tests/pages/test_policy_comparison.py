@@ -15,16 +15,16 @@ from ops_pipelines.pages.policy_comparison import SHOWN_ROWS, write_policy_compa
 from ops_pipelines.report.charts import Mark, Part, policy_columns
 from ops_pipelines.review.replay import proof_sentence, sentences_of
 from ops_pipelines.review.replay_result import (
+    Assessment,
     ComparedAct,
     Difference,
     KeyDifference,
     Lesson,
     Replay,
+    ReplayedInterval,
     Reproduction,
     SideCounts,
     Source,
-    Stretch,
-    Verdict,
 )
 from tests.simulator.fake_clock import BEGINNING as AT
 
@@ -64,12 +64,14 @@ def replay_of(*acts: ComparedAct, text: str = "words", **changes: object) -> Rep
     found = Replay(
         cluster="small", proposed="policy.proposed.yaml", since=AT, until=AT + HOUR,
         stretches=(
-            Stretch(source=Source.LEDGER, since=AT, until=AT + HOUR, decision_count=7, then=text, unknown=(text,)),
+            ReplayedInterval(
+                source=Source.LEDGER, since=AT, until=AT + HOUR, decision_count=7, then=text, unknown=(text,)
+            ),
         ),
         policy_differences=(KeyDifference(key="mode", then=text, new="auto"),), policies_then_count=1,
         reproduction=PROVEN, acts=acts, then=NOTHING, new=NOTHING, understanding_difference_count=0,
         plan_difference_count=0, refused_when_due={}, follow_up_count=0, by_hand_count=0,
-        lessons=(Lesson(incident=IncidentId("INC-0001"), verdict=Verdict.REAL, how=text),), cautions=(text,),
+        lessons=(Lesson(incident=IncidentId("INC-0001"), verdict=Assessment.REAL, how=text),), cautions=(text,),
     )  # fmt: skip
     return replace(found, **changes)  # type: ignore[arg-type]  # fields as the test names them
 

@@ -74,7 +74,7 @@ def test_a_proposal_that_waits_names_the_command() -> None:
 
     page = page_for(matter(shown))
 
-    assert "It waits for a yes." in page
+    assert "It waits for approval." in page
     assert f"ops-pipelines quota apply {shown.name}" in page
 
 

@@ -17,7 +17,7 @@ from ops_pipelines.core.rollout import FINAL, Direction, NodeStage, Rollout, Rol
 from ops_pipelines.report.html import page_of
 from ops_pipelines.report.pictures.story import Tint
 from ops_pipelines.rollouts.course import ROLLOUT_TABLE
-from ops_pipelines.rollouts.gate.evidence import TestLine, Verdict, VerdictKind
+from ops_pipelines.rollouts.gate.evidence import GateVerdict, TestLine, VerdictKind
 from ops_pipelines.rollouts.pictures import MOST_DRAWN, draw_course
 from ops_pipelines.rollouts.plan_report import MOST_ROLLOUTS, LyingRelease, rollouts_document
 from ops_pipelines.rollouts.report import MOST_NODES, RolloutMatter, possible_orders, rollout_document
@@ -157,7 +157,7 @@ def test_gate_shows_every_test_with_what_it_saw() -> None:
         TestLine(name="updates", state=VerdictKind.GOOD, said="0 of 1 did not come well", evidence_ratio=-0.7),
         TestLine(name="events", state=VerdictKind.UNDECIDED, said="nobody counts", evidence_ratio=0.0),
     )
-    verdict = Verdict(kind=VerdictKind.UNDECIDED, reason="soaks", tests=tests, decides_by=NOW + 7 * HOUR)
+    verdict = GateVerdict(kind=VerdictKind.UNDECIDED, reason="soaks", tests=tests, decides_by=NOW + 7 * HOUR)
 
     page = page_for(matter(verdict=verdict))
 
@@ -214,7 +214,7 @@ def test_words_of_others_stay_text_on_the_page_of_a_rollout() -> None:
     evil = replace(in_state(RolloutState.GOING_BACK), reason=EVIL, stopped_because=EVIL + "2", created_by=EVIL)
     nodes = [replace(node(1, "gpu001", stage=NodeStage.PULLED), reason=EVIL, failure=EVIL + "3", node=NodeName(EVIL))]
     line = TestLine(name=EVIL, state=VerdictKind.STOP, said=EVIL, evidence_ratio=9.0)
-    verdict = Verdict(kind=VerdictKind.STOP, reason=EVIL, tests=(line,))
+    verdict = GateVerdict(kind=VerdictKind.STOP, reason=EVIL, tests=(line,))
     release = replace(RELEASE, about=EVIL)
 
     page = page_for(matter(evil, nodes, verdict=verdict, release=release))

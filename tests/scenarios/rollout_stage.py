@@ -35,7 +35,7 @@ from ops_pipelines.resources.release_files import read_tables
 from ops_pipelines.resources.state_files import PauseFile
 from ops_pipelines.rollouts import orders
 from ops_pipelines.rollouts.cycle import CycleReport, advance_rollouts
-from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind
+from ops_pipelines.rollouts.gate.evidence import GateVerdict, VerdictKind
 from ops_pipelines.rollouts.gate_sources import judge_of
 from ops_pipelines.rollouts.orders import plan_release, start_release
 from ops_pipelines.rollouts.rollout_pass import Judge
@@ -127,7 +127,7 @@ def quick_judge_of(rollout: Rollout, cluster: Cluster) -> Judge:
     """Return the true gate with little patience."""
     judge = judge_of(rollout, cluster)
 
-    def hurry(present: Rollout, nodes: Sequence[RolloutNode]) -> Verdict | None:
+    def hurry(present: Rollout, nodes: Sequence[RolloutNode]) -> GateVerdict | None:
         verdict = judge(present, nodes)
         if verdict is None or verdict.kind is not VerdictKind.UNDECIDED or present.state is not RolloutState.SOAKING:
             return verdict

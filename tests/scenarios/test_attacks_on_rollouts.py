@@ -12,7 +12,7 @@ from ops_pipelines.core.rollout import IN_HAND, NodeStage, RolloutState
 from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.rollouts import orders
 from ops_pipelines.rollouts.cycle import advance_rollouts
-from ops_pipelines.rollouts.gate.evidence import Verdict, VerdictKind
+from ops_pipelines.rollouts.gate.evidence import GateVerdict, VerdictKind
 from tests.scenarios.rollout_stage import FIRST, NEW_KERNEL, PERSON, RolloutStage, change, release_of
 
 NO_WAY_BACK = release_of(
@@ -26,7 +26,7 @@ def test_what_cannot_go_back_is_not_drained_when_the_gate_stops_it(tmp_path: Pat
     orders.say_yes(FIRST, stage.cluster, actor=PERSON)
     stage.run_to(RolloutState.AWAITING_YES)
     orders.say_yes(FIRST, stage.cluster, actor=PERSON)
-    stop = Verdict(kind=VerdictKind.STOP, reason="two nodes failed", tests=())
+    stop = GateVerdict(kind=VerdictKind.STOP, reason="two nodes failed", tests=())
 
     for _ in range(8):
         advance_rollouts(stage.cluster, lease=stage.lease, judging=lambda *_: lambda *_: stop)
@@ -70,7 +70,7 @@ def test_paused_autopilot_begins_no_node_and_blames_the_pause_on_none(tmp_path: 
     stage.run_to(RolloutState.DONE)
 
     assert in_hand == {"gpu001"}
-    assert said == (f"no node is begun: {PERSON} paused the autopilot (a look)",)
+    assert said == (f"no node is started: {PERSON} paused the autopilot (a look)",)
     assert [each.failure for each in stage.nodes().values() if each.failure] == []
 
 

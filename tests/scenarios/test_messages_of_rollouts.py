@@ -118,7 +118,7 @@ def test_release_that_fails_is_told_to_go_back_with_why_and_to_be_over(tmp_path:
     assert titles[0] == "ROLL-0001: autumn begins, 4 nodes in 3 waves"
     assert titles[-1] == "ROLL-0001: autumn is back where it came from"
     assert [each for each in stage.told(Audience.TEAM) if "goes back" in each[1]] == [
-        ("notice", "autumn is stopped and goes back")
+        ("notice", "autumn is stopped and rolls back")
     ]
     assert len(titles) == len(set(titles))
 
@@ -167,7 +167,7 @@ def test_what_cannot_go_back_is_asked_for_wave_by_wave(tmp_path: Path) -> None:
         "ROLL-0001: may autumn begin?",
         "ROLL-0001: may wave 2 of autumn begin?",
     ]
-    assert all("What cannot go back: kernel" in each.body for each in asked)
+    assert all("What cannot roll back: kernel" in each.body for each in asked)
     assert "1 node:" in asked[0].body
 
 

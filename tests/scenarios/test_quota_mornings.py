@@ -197,7 +197,7 @@ def test_two_more_cut_all_by_priority_and_each_is_told_why(played: Mapping[int, 
     # Nothing moves by choice on such a day, and nobody is told that it did.
     proposal = day.proposal
     assert proposal is not None
-    assert not [each for each in proposal.lines if "went where GPUs are wanted more" in each.reason]
+    assert not [each for each in proposal.lines if "went where GPUs are requested more" in each.reason]
 
 
 def test_when_racks_are_back_so_are_quotas(played: Mapping[int, Played]) -> None:

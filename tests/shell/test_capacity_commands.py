@@ -105,7 +105,7 @@ def test_a_forecast_of_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> No
     print_document(console(), forecast_document(nothing, shortage_probability_max=0.1))
 
     shown = capsys.readouterr().out
-    assert "nothing can be said of GPUs" in shown
+    assert "nothing is known of GPUs" in shown
     assert "no days" in shown
     series = json.loads(to_json(forecast_json(nothing, shortage_probability_max=0.1)))["series"]
     assert series[0]["peak_90"] is None

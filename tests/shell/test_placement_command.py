@@ -57,7 +57,7 @@ def test_a_day_that_has_not_begun_is_refused_with_what_to_do(desk: Desk) -> None
     answer = desk.run("placement", "--day", f"{desk.clock.now() + timedelta(days=2):%Y-%m-%d}")
 
     assert answer.exit_code == 4
-    assert "ask for a day that has begun" in answer.stderr
+    assert "ask for a day that has started" in answer.stderr
 
 
 def _report() -> PlacementReport:

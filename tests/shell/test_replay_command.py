@@ -37,7 +37,7 @@ def test_it_says_in_words_what_would_change_and_that_the_record_was_reproduced(d
 
     assert answer.exit_code == 0
     assert "recorded decisions came out the same again under the rules of then" in answer.stdout
-    assert "plans that ask for a yes 1 → 0" in answer.stdout
+    assert "plans that ask for approval 1 → 0" in answer.stdout
     assert "drain gpu002" in answer.stdout
     assert "approval: " in answer.stdout
     assert "open-loop" in answer.stdout

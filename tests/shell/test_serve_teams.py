@@ -102,7 +102,7 @@ def test_the_newest_proposal_is_shown_with_the_command_and_on_the_index(desk: Co
     page, index = get(app, "/quotas"), get(app, "/")
 
     assert f"ops-pipelines quota apply {kept.name}" in page.body
-    assert "<b>8</b><span>GPUs move on 2026-11-22; proposed. It waits for a yes.</span>" in index.body
+    assert "<b>8</b><span>GPUs move on 2026-11-22; proposed. It waits for approval.</span>" in index.body
 
 
 def test_an_older_proposal_is_shown_by_its_name(desk: CostDesk, app: Starlette) -> None:

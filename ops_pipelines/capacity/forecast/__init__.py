@@ -1,1 +1,1 @@
-"""Past daily maxima -> quantiles of the peak of the next weeks, months and quarters."""
+"""Past daily maxima -> quantiles of the peak of each coming week; numpy alone, all series at once."""

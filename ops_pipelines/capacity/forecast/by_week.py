@@ -15,7 +15,7 @@ from datetime import date
 import numpy as np
 
 from ops_pipelines.capacity.forecast.methods import COMBINED
-from ops_pipelines.capacity.forecast.outlook import Foreseen, Outlook, Rolled, roll
+from ops_pipelines.capacity.forecast.outlook import MethodForecast, Outlook, Rolled, roll
 from ops_pipelines.capacity.forecast.windows import (
     DailyPeaks,
     Flags,
@@ -220,7 +220,9 @@ def _of_week(passed: Rolled, week: int) -> Rolled:
         if place + until <= len(passed.values):
             came[number] = passed.values[place + since : place + until].max(axis=0)
     paths = passed.foreseen[COMBINED].paths[:, since:until]
-    seen = Foreseen(paths=paths, peaks=paths.max(axis=1).astype(np.float64), errors=passed.foreseen[COMBINED].errors)
+    seen = MethodForecast(
+        paths=paths, peaks=paths.max(axis=1).astype(np.float64), errors=passed.foreseen[COMBINED].errors
+    )
     origins = Origins(places=places, step_days=passed.origins.step_days, horizon_days=until)
     return replace(passed, origins=origins, came=came, foreseen={COMBINED: seen})
 

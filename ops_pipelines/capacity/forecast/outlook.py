@@ -42,7 +42,7 @@ from ops_pipelines.capacity.forecast.windows import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Foreseen:
+class MethodForecast:
     """What one method, or the combination, saw at each origin, in roots."""
 
     paths: NDArray[np.float32]
@@ -67,7 +67,7 @@ class Rolled:
     is_idle: Flags
     seen: tuple[Seen, ...]
     last: Floats
-    foreseen: Mapping[str, Foreseen]
+    foreseen: Mapping[str, MethodForecast]
     weights: Floats
     """(method, series) of the last origin."""
 
@@ -124,7 +124,7 @@ def roll(
         seen=tuple(seen),
         last=last,
         foreseen={
-            name: Foreseen(paths=kept, peaks=kept.max(axis=1).astype(np.float64), errors=by_name[name])
+            name: MethodForecast(paths=kept, peaks=kept.max(axis=1).astype(np.float64), errors=by_name[name])
             for name, kept in paths.items()
         },
         weights=weights,

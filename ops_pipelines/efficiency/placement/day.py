@@ -245,7 +245,9 @@ def placement_report(start: datetime, end: datetime, desk: TeamsDesk) -> Placeme
 
     end = min(end, desk.clock.now())
     if start >= end:
-        raise NothingYet(f"nothing is over of what begins at {start:%Y-%m-%d %H:%M} UTC; ask for a day that has begun")
+        raise NothingYet(
+            f"nothing is over of what begins at {start:%Y-%m-%d %H:%M} UTC; ask for a day that has started"
+        )
     notes: list[str] = []
     refused: list[Refused] = []
     found = _gather(desk, start=start, end=end, notes=notes, refused=refused)

@@ -275,14 +275,14 @@ def _start(each: Straddle) -> tuple[str, datetime]:
 def _settings(day: PlacementDay) -> tuple[doc.Block, ...]:
     heading = doc.Heading(text="Settings of the scheduler")
     if day.policy is None:
-        return heading, doc.Note(words="Nobody tells how the scheduler is set up.")
+        return heading, doc.Note(words="Nobody reports how the scheduler is set up.")
     unknown = "; ".join(day.policy.unknown)
     fine = doc.Note(words="Nothing was found that works against fair waiting.", mood=doc.Mood.GOOD)
     findings = [_finding(each) for each in day.policy.findings]
     return doc.sections(
         heading,
         findings[: 2 * _ROWS] or fine,
-        doc.Note(words=soft(f"Not told: {unknown}")) if unknown else None,
+        doc.Note(words=soft(f"Not reported: {unknown}")) if unknown else None,
     )
 
 

@@ -262,7 +262,7 @@ def read_stays(
             f"of {held.alone} attempts only the hours are known in which they held nodes: no time limit, CPUs or memory"
         )
     if held.unseen:
-        notes.append(f"of {held.unseen} attempts nobody told the end: it is the last hour in which they were seen")
+        notes.append(f"of {held.unseen} attempts nobody reported the end: it is the last hour in which they were seen")
     stays = tuple(sorted(newest.values(), key=lambda each: (each.began_at, each.job)))
     return StaysRead(stays=stays, refused=tuple(refused), notes=tuple(notes))
 
@@ -296,7 +296,7 @@ def _read(
         return None, refuse(row, "ends_before_it_starts", "expected the end after the start")
     gpus = number_of(row["gpu_count"])
     if gpus is None:
-        return None, refuse(row, "no_gpu_count", "how many GPUs is not told; expected a number, 0 for none")
+        return None, refuse(row, "no_gpu_count", "how many GPUs is not reported; expected a number, 0 for none")
     if gpus < 0:
         return None, refuse(row, "negative_gpus", f"{gpus:g} GPUs; expected 0 or more")
     if listed in _NO_NODES:
@@ -387,7 +387,7 @@ def read_waits(accounting: pa.Table, *, start: datetime, end: datetime) -> Waits
                 waits.append(_waiting(row, since=min(begin, started_at), until=started_at))
     notes = []
     if untold:
-        notes.append(f"of {untold} jobs nobody told since when they waited")
+        notes.append(f"of {untold} jobs nobody reported since when they waited")
     if gave_up:
         notes.append(f"{gave_up} jobs were cancelled while they waited: they are in no number here")
     return WaitsRead(

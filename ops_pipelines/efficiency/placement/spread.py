@@ -22,10 +22,10 @@ from ops_pipelines.efficiency.placement.room import Room
 from ops_pipelines.efficiency.placement.standing import (
     Absence,
     Away,
+    Interval,
     Machine,
     Occupancy,
     Stay,
-    Stretch,
     could_take,
     needed,
     whole,
@@ -286,7 +286,7 @@ class _Count:
         self._free_gpu_hours = 0.0
         self._usable = 0
 
-    def take(self, stretch: Stretch) -> None:
+    def take(self, stretch: Interval) -> None:
         for node in stretch.changed:
             self._leave(node, stretch.since)
             self._now[node] = standing = self._look_at(node, stretch.since)

@@ -142,7 +142,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class Interval:
     """An interval of time in which nothing changed."""
 
     since: datetime
@@ -207,17 +207,17 @@ class Occupancy:
 
     def stretches(
         self, stays: Iterable[Stay], absences: Iterable[Absence] = (), *, start: datetime, end: datetime
-    ) -> Iterator[Stretch]:
+    ) -> Iterator[Interval]:
         """Yield the intervals of [start, end) in which nothing changed; the cluster is as in the one just yielded."""
         changed: set[NodeName] = set(self.machines)
         now = start
         for change in self.play(stays, absences, until=end):
             if change.at > now:
-                yield Stretch(since=now, until=change.at, changed=frozenset(changed))
+                yield Interval(since=now, until=change.at, changed=frozenset(changed))
                 changed, now = set(), change.at
             changed |= change.nodes & self.machines.keys()
         if end > now:
-            yield Stretch(since=now, until=end, changed=frozenset(changed))
+            yield Interval(since=now, until=end, changed=frozenset(changed))
 
     def _begin(self, what: Stay | Absence) -> None:
         if isinstance(what, Absence):

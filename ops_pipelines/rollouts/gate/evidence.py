@@ -273,7 +273,7 @@ class TestLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class GateVerdict:
     """What the gate says of a wave, and why."""
 
     kind: VerdictKind

@@ -11,9 +11,9 @@ from ops_pipelines.core.policy import RolloutLimits
 from ops_pipelines.core.release import Claims
 from ops_pipelines.rollouts.gate.evidence import (
     GateEvidence,
+    GateVerdict,
     Standard,
     TestLine,
-    Verdict,
     VerdictKind,
 )
 from ops_pipelines.rollouts.gate.measures import (
@@ -60,7 +60,7 @@ def soak_of(claims: Claims, limits: RolloutLimits) -> timedelta:
     return max(limits.soak, slowest + min(MARGIN, slowest))
 
 
-def judge_wave(evidence: GateEvidence, looking: Looking) -> Verdict:
+def judge_wave(evidence: GateEvidence, looking: Looking) -> GateVerdict:
     """Return what the evidence says of the present wave and of all before it.
 
     STOP comes at any time. A canary that stood idle holds its wave: at the limit people are asked, never is it good
@@ -82,18 +82,18 @@ def judge_wave(evidence: GateEvidence, looking: Looking) -> Verdict:
     )
     stopping = [each for each in tests if each.state is VerdictKind.STOP]
     if stopping:
-        return Verdict(kind=VerdictKind.STOP, reason=_said(stopping), tests=tests)
+        return GateVerdict(kind=VerdictKind.STOP, reason=_said(stopping), tests=tests)
     missing = _still_missing(evidence, looking)
     undecided = [each for each in tests if each.state is not VerdictKind.GOOD]
     if missing is None and not undecided:
-        return Verdict(kind=VerdictKind.GOOD, reason=_why_good(evidence, looking), tests=tests)
+        return GateVerdict(kind=VerdictKind.GOOD, reason=_why_good(evidence, looking), tests=tests)
     why = "; ".join(part for part in (missing, _said(undecided)) if part)
     if looking.is_updated and _is_answered_for(evidence, looking):
-        return Verdict(kind=VerdictKind.GOOD, reason=_why_answered_for(missing, undecided), tests=tests)
+        return GateVerdict(kind=VerdictKind.GOOD, reason=_why_answered_for(missing, undecided), tests=tests)
     if is_last_look:
         limit = _words(looking.limits.soak_limit)
-        return Verdict(kind=VerdictKind.ASK, reason=f"not decided in {limit}: {why}", tests=tests)
-    return Verdict(kind=VerdictKind.UNDECIDED, reason=why, tests=tests, decides_by=decides_by)
+        return GateVerdict(kind=VerdictKind.ASK, reason=f"not decided in {limit}: {why}", tests=tests)
+    return GateVerdict(kind=VerdictKind.UNDECIDED, reason=why, tests=tests, decides_by=decides_by)
 
 
 def _decides_by(evidence: GateEvidence, looking: Looking) -> datetime | None:
@@ -120,7 +120,7 @@ def _still_missing(evidence: GateEvidence, looking: Looking) -> str | None:
     if not looking.is_updated:
         return "nodes of the wave are still being updated"
     if evidence.soak_began_at is None:
-        return "the soak has not begun"
+        return "the soak has not started"
     if not evidence.soaks:
         # Anyone who was updated failed, and was pulled out. The next wave is the second opinion, and has it all to
         # find; the deciding one has no next.
@@ -140,7 +140,7 @@ def _why_good(evidence: GateEvidence, looking: Looking) -> str:
     if looking.is_deciding:
         return "nothing that the release claims to find is there"
     if not evidence.soaks:
-        return "no node of the wave works with the new version; the next wave tells whether it is the version or they"
+        return "no node of the wave works with the new version; the next wave shows whether it is the version or they"
     return "nothing speaks clearly against it; it is watched on"
 
 

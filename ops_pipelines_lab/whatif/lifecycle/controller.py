@@ -26,7 +26,7 @@ from ops_pipelines.core.rollout import (
 from ops_pipelines.rollouts.candidates import draw_waves
 from ops_pipelines.rollouts.course import next_rollout_state, next_turn
 from ops_pipelines.rollouts.fleet import beginning, pulled_out, put_off, turning_round
-from ops_pipelines.rollouts.gate.evidence import Verdict
+from ops_pipelines.rollouts.gate.evidence import GateVerdict
 from ops_pipelines.rollouts.gate.judge_wave import Looking, judge_wave
 from ops_pipelines_lab.whatif.lifecycle.hands import EPOCH, FleetSeen, GateRecord, Hands, time_of
 from ops_pipelines_lab.whatif.lifecycle.work import MODELS
@@ -265,7 +265,7 @@ class OurRollout:
         )
         self._world.halt()
 
-    def _verdict(self) -> Verdict | None:
+    def _verdict(self) -> GateVerdict | None:
         if not self._record.has_tried or self._rollout.state is RolloutState.GOING_BACK:
             return None
         wave = self._rollout.waves[self._rollout.wave - 1]

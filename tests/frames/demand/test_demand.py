@@ -185,7 +185,7 @@ def test_of_an_attempt_told_with_two_ends_the_later_counts_and_it_is_told() -> N
     found = demand(ran("1", 0, 1), ran("1", 0, 2))
 
     assert column(found, "gpus_running_avg") == [8.0, 8.0, 0.0, 0.0]
-    assert found.notes == ("one attempt told in two ways, the later end counted: 1",)
+    assert found.notes == ("one attempt reported in two ways, the later end counted: 1",)
 
 
 def test_of_two_attempts_at_once_the_later_start_counts_and_it_is_told() -> None:
@@ -320,8 +320,8 @@ def test_types_come_from_the_nodes_held_and_the_partition_waited_for() -> None:
     assert column(found, "gpus_pending_avg", kind="h100")[0] == 8.0
     assert column(found, "gpus_demand_avg", kind="")[0] == 10.0
     assert found.notes == (
-        "8.0 GPU-hours ran of no known type: no type is told for their nodes",
-        "2.0 GPU-hours waited of no known type: no type is told for their partition",
+        "8.0 GPU-hours ran of no known type: no type is reported for their nodes",
+        "2.0 GPU-hours waited of no known type: no type is reported for their partition",
     )
 
 

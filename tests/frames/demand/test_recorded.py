@@ -169,7 +169,7 @@ def test_an_hour_told_twice_is_refused_with_both_rows(tmp_path: Path) -> None:
 
     (fault,) = faults_of(tmp_path, cells)
 
-    assert fault.startswith("hours of teams told again in 1 row, the first is row 5: b at 1772323200 as in row 2")
+    assert fault.startswith("hours of teams reported again in 1 row, the first is row 5: b at 1772323200 as in row 2")
 
 
 def test_a_capacity_that_changes_is_refused_for_each_team(tmp_path: Path) -> None:

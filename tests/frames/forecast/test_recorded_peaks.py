@@ -127,7 +127,7 @@ def test_rename_that_cannot_be_is_refused(renamed: dict[str, str], said: str) ->
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([(0, "a", 4.0), (0, "a", 4.0)], "told again"),
+        ([(0, "a", 4.0), (0, "a", 4.0)], "reported again"),
         ([(0, "a", -1.0)], "expected 0 or more"),
         ([(0, "a", float("nan"))], "expected a number"),
         ([(0, " ", 1.0)], "expected the name of a team"),

@@ -166,7 +166,7 @@ def test_team_that_looks_renamed_is_named_for_a_person() -> None:
         ({"peak": math.inf}, "has a peak without end or beyond 1e+24; expected a number"),
         ({"mean": 17.0}, "has a mean above its peak; expected none higher"),
         ({"limit": -5.0}, "has a limit below 0; expected 0 or more"),
-        ({"hour_count": 17}, "is told by less than three quarters of the hours"),
+        ({"hour_count": 17}, "is reported by less than three quarters of the hours"),
         ({"zone": "Mars/Olympus"}, "names no time zone"),
     ],
 )
@@ -211,9 +211,9 @@ def test_days_of_another_zone_are_joined_by_their_local_date_and_that_of_now_goe
 
     assert column(gpus(found), "a") == [8.0] * 4 + [16.0] * 5
     assert found.notes == (
-        f"days from {day(0)} to {day(3)} were told in Asia/Shanghai, not in UTC; they are joined by their local date",
+        f"days from {day(0)} to {day(3)} were reported in Asia/Shanghai, not in UTC; joined by their local date",
     )
-    assert any("of another time zone, where UTC tells the same day" in each for each in gpus(found).notes[key("a")])
+    assert any("of another time zone, where UTC reports the same day" in each for each in gpus(found).notes[key("a")])
 
 
 def test_days_on_which_the_clock_is_changed_follow_each_other() -> None:
@@ -244,7 +244,7 @@ def test_censored_days_are_named() -> None:
     found = gpus(history(told("a", every(range(5)), censored_hours=6, limit=16.0), days=5))
 
     assert found.notes[key("a")] == (
-        "censored: at its cap in 30 hours on 5 of the last 91 days; more may have been wanted",
+        "censored: at its cap in 30 hours on 5 of the last 91 days; more may have been requested",
     )
 
 

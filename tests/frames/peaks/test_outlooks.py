@@ -134,7 +134,7 @@ def test_a_team_that_never_asked_is_told_as_such() -> None:
     quiet = by_key(outlooks)[SeriesKey(resource="gpus", gpu_type=GpuType("h100"), name="b")]
 
     assert quiet.treatment == "zero"
-    assert quiet.notes == ("nothing was ever wanted",)
+    assert quiet.notes == ("nothing was ever requested",)
     assert quiet.weeks[0].quantiles[MEDIAN] == 0.0
 
 

@@ -166,7 +166,7 @@ def test_who_gave_up_and_who_says_no_time_are_counted_in_words() -> None:
 
     assert found.waits == ()
     assert found.notes == (
-        "of 1 jobs nobody told since when they waited",
+        "of 1 jobs nobody reported since when they waited",
         "1 jobs were cancelled while they waited: they are in no number here",
     )
 
