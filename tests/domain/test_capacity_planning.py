@@ -143,7 +143,7 @@ def test_what_is_missing_is_noted_and_never_taken_for_nothing() -> None:
 
     assert plan.short_weeks == ()
     assert list(plan.notes) == [
-        "b200: is wanted, and nothing is known of its supply; not judged",
+        "b200: is requested, and nothing is known of its supply; not judged",
         "none: nothing is known of its demand, so no shortage either",
         "h100: is installed, and nothing is known of its demand; not judged",
         "1 further series (storage, links, power, cooling) stays within its limit; what new nodes would add is not "

@@ -95,7 +95,7 @@ def test_the_rate_is_the_cost_over_installed_hours() -> None:
 def test_an_hour_that_is_added_up_and_missing_is_refused() -> None:
     used = {(held("ml"), H100): Used(gpu_seconds=3599), (held("ml"), GpuType("a100")): Used(gpu_seconds=1)}
 
-    with pytest.raises(ValueError, match=r"a100: 1 told, 0 installed; h100: 3599 told, 3600 installed"):
+    with pytest.raises(ValueError, match=r"a100: 1 reported, 0 installed; h100: 3599 reported, 3600 installed"):
         PartUsage(part=MONTH, installed={H100: 3600}, by_bearer=used)
 
 

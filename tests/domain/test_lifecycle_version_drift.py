@@ -95,7 +95,7 @@ def test_newest_rollout_that_updated_a_node_holds() -> None:
 def test_node_that_went_back_was_given_what_it_had() -> None:
     given = given_by_rollouts([(rollout(1), RELEASE, [back(1, ONE, stage=NodeStage.BACK)])])
 
-    assert given[ONE, DRIVER] == ExpectedVersion(version="570.12", said_by="ROLL-0001 (went back)")
+    assert given[ONE, DRIVER] == ExpectedVersion(version="570.12", said_by="ROLL-0001 (rolled back)")
 
 
 @pytest.mark.parametrize(
