@@ -556,7 +556,8 @@ def test_who_finds_no_room_for_a_day_is_put_off_with_the_budget_that_is_full(hou
 
     found = off(rollout(since=since), node(0, since=since), fleet=known(fleet_node(0)), full="rack r00")
 
-    assert [each.reason for each in found.values()] == (["postponed to wave 3: no room: rack r00"] if is_put_off else [])
+    reasons = ["postponed to wave 3: no room: rack r00"] if is_put_off else []
+    assert [each.reason for each in found.values()] == reasons
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from ops_pipelines.cli import app
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.proposal import ProposalState
-from ops_pipelines.quotas.daily_work import Outcome, carry_out_proposal, make_proposal, prove_day
+from ops_pipelines.quotas.daily_work import DailyResult, carry_out_proposal, make_proposal, prove_day
 from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble, assemble_observatory, assemble_teams_desk
@@ -56,7 +56,7 @@ class QuotaDemo:
         self.hour_count = pretend_past(observatory.lake, now=self.clock.now(), weeks=2, plan=PAST)
         self.day = self.clock.now().date()
 
-    def propose(self) -> Outcome:
+    def propose(self) -> DailyResult:
         """Do what the job of the morning does."""
         make_proposal(self.day, self.desk, now=self.clock.now())
         prove_day(self.day, self.desk)
@@ -101,7 +101,7 @@ def test_the_part_goes_from_the_proposal_to_the_old_limits(demo: QuotaDemo) -> N
     QUOTAS.proceed(evidence)
     demo.clock.wait(5.0)
 
-    assert outcome is Outcome.WAITS
+    assert outcome is DailyResult.WAITS
     assert waiting.state is JobState.PENDING
     assert "set 0 times" in before[0]
     assert (between["science"] or 0) >= 100
