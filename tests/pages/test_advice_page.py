@@ -69,8 +69,8 @@ def test_what_became_of_it_is_said(followed: str, said: str) -> None:
 def test_what_was_not_told_is_not_counted_as_told() -> None:
     shown = page(row(told_at=None, followed=None))
 
-    assert "teams told: 0" in shown
-    assert "not told" in shown
+    assert "teams notified: 0" in shown
+    assert "not reported" in shown
 
 
 def test_what_is_withheld_is_counted_by_reason_and_not_shown_as_advice() -> None:

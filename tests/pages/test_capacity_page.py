@@ -84,7 +84,7 @@ def test_an_order_that_is_late_says_so_in_words(report: CapacityReport) -> None:
     assert "2026-09-14: OVERDUE" in shown
     assert "no lead time of gb200-nvl is stated in capacity.yaml" in shown
     assert "no date known" in shown
-    assert "not foreseen" in shown
+    assert "not expected" in shown
 
 
 def test_each_type_has_its_picture_with_the_numbers_beside_it(report: CapacityReport) -> None:
@@ -118,7 +118,7 @@ def test_ways_regret_resources_refresh_and_projects_are_shown(report: CapacityRe
 def test_the_last_forecast_is_judged_with_the_week_that_it_missed(report: CapacityReport) -> None:
     shown = section(page(report), "How the last forecast did")
 
-    assert "25 of 26 bounds of 90 % that 2026Q3 said as of 2026-07-01 held" in words(shown)
+    assert "25 of 26 bounds of 90 % that 2026Q3 stated as of 2026-07-01 held" in words(shown)
     assert "Week from 2026-08-27: 437 came, the bound was 406" in shown
     assert "the plan before stated 2027-02-20" in shown
 

@@ -148,7 +148,7 @@ def test_node_on_its_way_back_and_its_failure_are_told() -> None:
 
     page = page_for(matter(nodes=[failed]))
 
-    assert "draining, on its way back" in page
+    assert "draining, while it rolls back" in page
     assert "failed alone; failed while testing: gpu_count" in page
 
 
