@@ -23,7 +23,7 @@ from ops_pipelines.core.sources import SourceError
 from ops_pipelines.report.document import Number
 from ops_pipelines.report.html import page_of
 from ops_pipelines.rollouts.cycle import calendar_of
-from ops_pipelines.rollouts.gate.evidence import Verdict
+from ops_pipelines.rollouts.gate.evidence import GateVerdict
 from ops_pipelines.rollouts.gate_sources import judge_of
 from ops_pipelines.rollouts.plan_report import MOST_RELEASES, MOST_ROLLOUTS, LyingRelease, rollouts_document
 from ops_pipelines.rollouts.report import RolloutMatter, rollout_document
@@ -43,7 +43,7 @@ class NoSuchRollout(LookupError):
 class _Judged:
     rollout: Rollout
     at: datetime
-    verdict: Verdict | None
+    verdict: GateVerdict | None
 
 
 class RolloutPages:
@@ -91,7 +91,7 @@ class RolloutPages:
             )
         )
 
-    def _verdict(self, rollout: Rollout, cluster: Cluster) -> Verdict | None:
+    def _verdict(self, rollout: Rollout, cluster: Cluster) -> GateVerdict | None:
         """Return what the gate says of a rollout as it stands, seen a moment ago at most."""
         now = cluster.clock.now()
         with self._lock:
