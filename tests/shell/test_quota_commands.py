@@ -125,7 +125,7 @@ def test_whose_jobs_preemption_would_end_is_told_with_its_rules(tmp_path: Path) 
         (("explain", "sciense"), ExitCode.REFUSED, "did you mean science"),
         (("apply", "QUOTA-20261121-00000000"), ExitCode.REFUSED, "there is no proposal"),
         (("diff",), ExitCode.REFUSED, "nothing was ever proposed"),
-        (("propose", "--day", "2026-11-22"), ExitCode.REFUSED, "has not begun"),
+        (("propose", "--day", "2026-11-22"), ExitCode.REFUSED, "has not started"),
         (("propose", "--day", "yesterday"), ExitCode.USAGE, "expected a day"),
         (("propose", "--day", "2026-11-20", "--keep"), ExitCode.REFUSED, "only today's"),
     ],
