@@ -143,7 +143,7 @@ def test_people_see_the_plan_at_80_columns(desk: TeamsDesk) -> None:
         (samples.order(is_overdue=True, order_by=date(2026, 9, 1)), "2026-09-01: OVERDUE"),
         (samples.order(), "2027-01-12"),
         (samples.order(order_by=None), "no date"),
-        (samples.order(order_by=None, short_from=None, count=0), "not foreseen"),
+        (samples.order(order_by=None, short_from=None, count=0), "not expected"),
         (replace(samples.order(), cents=None), "no price"),
     ],
 )

@@ -214,7 +214,7 @@ def test_start_waits_for_a_yes_or_is_refused_as_the_policy_says(terminal: Termin
 
     assert (observed.exit_code, observed.stdout) == (cli.ExitCode.REFUSED, "")
     assert "is awaiting yes" in waits.stdout
-    assert yes.stdout == f"ROLL-0001 (autumn) is running: {ME} said yes\n"
+    assert yes.stdout == f"ROLL-0001 (autumn) is running: {ME} approved\n"
     assert terminal.rollout().yes_by == ME
 
 
