@@ -23,18 +23,18 @@ from ops_pipelines.core.proof import ActProof
 
 
 class Verb(Enum):
-    """What is done. The witness that proves it stands beside each."""
+    """What is done. The witness that proves it is beside each."""
 
     NOTIFY_OWNER = "notify_owner"
     """Tell the job's owner. Witness: the notifier's receipt."""
     PAGE_HUMAN = "page_human"
     """Wake the operator on call. Witness: the notifier's receipt."""
     DRAIN = "drain"
-    """No new work; running jobs go on (Kubernetes: cordon). Witness: the flag read back with our reason."""
+    """No new work; running jobs continue (Kubernetes: cordon). Witness: the flag read back with our reason."""
     HOLD = "hold"
     """The job is requeued and held (Kubernetes: suspend). Witness: a hold read back on the same attempt."""
     MARK = "mark"
-    """A running job of a silent node is marked held: it runs on, and starts nowhere else before it is let go (Slurm:
+    """A running job of a silent node is marked held: it runs on, and starts nowhere else before it is released (Slurm:
     hold). Witness: the hold read back."""
     UNMARK = "unmark"
     """The mark is taken off, with the priority as it was. Witness: the hold is gone."""
@@ -60,12 +60,12 @@ class Verb(Enum):
     POWER_ON = "power_on"
     """Witness: the node answers with a boot time later than before."""
     REIMAGE = "reimage"
-    """Install the node anew, by the site's own means (a hook). Witness: as of a reboot."""
+    """Install the node again, by the site's own means (a hook). Witness: as of a reboot."""
     INSTALL = "install"
     """Put a version on a drained node, within a rollout: `part` says which step of it, there or back. Witness: the
     result of the installation under our key."""
     RELOAD_DRIVER = "reload_driver"
-    """Load the installed driver anew on an idle node. Witness: the driver's version that runs."""
+    """Load the installed driver again on an idle node. Witness: the driver's version that runs."""
     CHECK = "check"
     """Start the tests that fit the fault, on the node while it is drained. Witness: their result under our key."""
     PUT_LAST = "put_last"
@@ -133,7 +133,7 @@ DESTRUCTIVE_VERBS = frozenset(
 )
 """Verbs that take capacity or running work away. The guardrails judge each of them twice."""
 SOFT = frozenset({Verb.RESERVE, Verb.UNRESERVE})
-"""Verbs without which a plan goes on all the same: room kept free is a kindness, a queue does it too."""
+"""Verbs without which a plan continues all the same: room kept free is a kindness, a queue does it too."""
 MESSAGES = frozenset({Verb.NOTIFY_OWNER, Verb.PAGE_HUMAN})
 """Verbs that touch people and not the cluster: allowed while paused, and in every mode but a dry run."""
 MARKS = frozenset({Verb.MARK, Verb.UNMARK})
@@ -206,7 +206,7 @@ class Action:
 
 
 OVERLAP = "overlap "
-"""Begins the `part` of what is told of two copies of a job; the names of the overlaps follow."""
+"""Begins the `part` of what is reported of two copies of a job; the names of the overlaps follow."""
 
 
 def reservation_of(action: Action) -> str:
@@ -307,14 +307,14 @@ class ActionRecord:
     checkpointed_at: datetime | None = None
     """Of a hold: the newest checkpoint of the attempt when it was held; None if unknown."""
     lost_gpu_hours: float | None = None
-    """Of a hold: what it was expected to throw away when it was begun; None: unknown, or no hold."""
+    """Of a hold: what it was expected to throw away when it was started; None: unknown, or no hold."""
     priority: int | None = None
     """Of a mark: the place in the queue that the job had; None if the scheduler gave none."""
     sent_at: datetime | None = None
     """When the asked system accepted the command; None if that is not known to have happened."""
     outcome: Outcome | None = None
     proof: ActProof | None = None
-    """What was proved of it right before it was begun; None: a message, or begun by an older version."""
+    """What was proved of it right before it was started; None: a message, or started by an older version."""
 
     @property
     def took_effect(self) -> bool:

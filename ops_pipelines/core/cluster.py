@@ -78,7 +78,7 @@ class Fleet(Protocol):
         ...
 
     def reimage(self, node: NodeName, *, reason: str) -> None:
-        """Have a drained, idle node installed anew by the site's own means; refused where none is configured."""
+        """Have a drained, idle node installed again by the site's own means; refused where none is configured."""
         ...
 
     def start_check(self, node: NodeName, *, suite: str, tests: Collection[str], key: ActionKey) -> None:
@@ -116,12 +116,12 @@ class Fleet(Protocol):
     def read_install(self, node: NodeName, *, key: ActionKey) -> InstallReport | None:
         """Return how far the installation under `key` is; None if none was started under it. Begins nothing.
 
-        Raises SourceUnavailable if whoever installs does not answer.
+        Raises SourceUnavailable if anyone who installs does not answer.
         """
         ...
 
     def reload_driver(self, node: NodeName) -> None:
-        """Load the installed GPU driver anew. Refused while a process uses a GPU."""
+        """Load the installed GPU driver again. Refused while a process uses a GPU."""
         ...
 
     def power_off(self, node: NodeName) -> None:
@@ -155,7 +155,7 @@ class Cluster:
     rules: Rules
     rules_digest: Digest
     is_simulated: bool = False
-    """Whether scheduler and nodes are pretended: nobody's jobs are at stake."""
+    """Whether scheduler and nodes are simulated: nobody's jobs are at stake."""
     means: frozenset[SiteMeans] = frozenset(SiteMeans)
     """What the site offers to do to its machines."""
     bundles: Bundles | None = None
@@ -167,13 +167,13 @@ class Cluster:
     job_facts: JobFacts | None = None
     """None where nothing is learned of jobs beside what the scheduler says."""
     silencer: Silencer | None = None
-    """None where no Alertmanager is told of planned work."""
+    """None where no Alertmanager is notified of planned work."""
     approval_links: ApprovalLinks | None = None
     """None where `serve` in cluster.yaml names no key or no address: then no message carries a link."""
     rollout_files: RolloutFiles | None = None
     """Releases and calendars; None where nothing is rolled out."""
     outbox: Outbox | None = None
-    """Where messages wait for their channel; None where nobody is told but by the pages of plans."""
+    """Where messages wait for their channel; None where nobody is notified but by the pages of plans."""
     tell_rules: TellRules = TellRules()
     page_shelf: PageShelf | None = None
     """Where reports are kept as HTML; None keeps none."""

@@ -58,7 +58,7 @@ class EntryKind(Enum):
     QUOTAS = "quotas"
     """A proposal of quotas, as it is from now on."""
     LEDGER = "ledger"
-    """A person said that this ledger is the one to go on with: it was restored, or begun anew."""
+    """A person stated that this ledger is the one to continue with: it was restored, or started again."""
     PAUSE = "pause"
     RESUME_AUTOPILOT = "resume_autopilot"
 
@@ -104,16 +104,16 @@ class LedgerNews:
     """Names it: the same news has the same name in each process."""
     words: str
     is_refusal: bool
-    """Whether nothing may be begun."""
+    """Whether nothing may be started."""
 
 
 class ApprovalWay(Enum):
-    """Where somebody said yes, and so what stands behind the name."""
+    """Where somebody approved, and so what is behind the name."""
 
     TERMINAL = "terminal"
     """The command line: the name is the operating system's word for its user. Also all of older versions."""
     LINK = "link"
-    """A link that was made for this person: the name is that of whoever it was sent to."""
+    """A link that was made for this person: the name is that of anyone who it was sent to."""
     UI = "ui"
     """A job launched in Dagster's pages, which know no users: the name is what was typed there."""
     CHAT = "chat"
@@ -140,7 +140,7 @@ class HeldLease:
     token: str
     holder: str
     epoch: int
-    """Grows with each change of holder; what was begun under a lower one is another's to go on with."""
+    """Grows with each change of holder; what was started under a lower one is another's to continue with."""
     taken_at: datetime | None
     """When this epoch began; None: an older version began it."""
     expires_at: datetime
@@ -161,13 +161,13 @@ class LedgerState:
     last_change_seq: dict[IncidentId, int]
     """The chain position of the last change of each incident in `incidents` (its own, its actions' or its plan's)."""
     records: tuple[ActionRecord, ...]
-    """Actions of open incidents, actions without an outcome, all actions begun in the last 24 hours, and those of
+    """Actions of open incidents, actions without an outcome, all actions started in the last 24 hours, and those of
     rollouts that are not final on nodes that are out: in hand, pulled out or lost."""
     approvals: tuple[Approval, ...]
     """Approvals that had not expired at the time given to `read_state`."""
     pause: Pause | None
     past_approvals: tuple[Approval, ...] = ()
-    """Approvals that expired within the last 24 hours: what was begun on them is finished."""
+    """Approvals that expired within the last 24 hours: what was started on them is finished."""
     rollouts: tuple[Rollout, ...] = ()
     """Every rollout that is not final, oldest first."""
     owned: Mapping[NodeName, RolloutId] = field(default_factory=dict)

@@ -174,7 +174,7 @@ class Hypothesis:
     family: Family
     first_action: FirstAction
     confidence: float
-    """How sure we are, 0..1; what the replay measures it against stands in docs/DIAGNOSIS.md."""
+    """How sure we are, 0..1; what the replay measures it against is in docs/DIAGNOSIS.md."""
     affected_nodes: frozenset[NodeName]
     """Victims: nodes that suffer from it and have no fault of their own."""
     evidence_for: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Findings and what they rest on: the meaning of codes and log lines, and what a fault does to a job that goes on.
+"""Findings and what they rest on: the meaning of codes and log lines, and what a fault does to a job that continues.
 
 A finding is a verdict on facts. Which rule gives which verdict is `observe.rules`; which findings belong to one problem
 is `diagnose`; what to do about it is `remediate`.
@@ -34,7 +34,7 @@ class Response(Enum):
     MONITOR = 0
     """Nothing now; it is kept, and repetition may make it more."""
     NOTIFY_OWNER = 1
-    """The job's own doing: its owner is told, no node is touched."""
+    """The job's own doing: its owner is notified, no node is touched."""
     PAGE = 2
     """A human must look; nothing is touched."""
     RESET_GPU = 3
@@ -42,18 +42,18 @@ class Response(Enum):
     POWER_CYCLE = 5
     """The node does not answer: it is fenced by power, then started."""
     REIMAGE = 6
-    """Installed anew by the site's own means; no finding calls for it, the ladder does."""
+    """Installed again by the site's own means; no finding calls for it, the ladder does."""
     RETURN_TO_VENDOR = 7
     """Handed over for repair by hands, with a report. The end of the ladder."""
     ISOLATE = 8
-    """The node is taken out of service, its jobs go on elsewhere, no part is touched; its tests say what follows. No
+    """The node is taken out of service, its jobs continue elsewhere, no part is touched; its tests say what follows. No
     finding alone calls for it: `remediate.planning` does, of an incident that would otherwise only be paged."""
     PAGE_MASS_EVENT = 9
     """Too many at once: one page, no action."""
 
     @property
     def rank(self) -> int:
-        """Where it stands among the others: 0 is the least invasive."""
+        """Where it is among the others: 0 is the least invasive."""
         return _RANKS[self]
 
     def __lt__(self, other: object) -> bool:
@@ -118,7 +118,7 @@ class Finding:
     confidence: float = 0.9
     """How sure this one finding, taken alone, makes us of what it says."""
     count: int = 1
-    """How many observations it stands for: alike ones of one incident are one finding."""
+    """How many observations it is for: alike ones of one incident are one finding."""
     last_at: datetime | None = None
     """When the newest of them was; None: at `found_at`."""
 
@@ -141,7 +141,7 @@ RESPONSES: Mapping[FirstAction, Response] = {
 """What this program does by itself on a first action: where hands or eyes are needed, it calls for them."""
 
 
-# -- what a fault does to a job that goes on --
+# -- what a fault does to a job that continues --
 
 
 AT_ONCE = 1e9
@@ -150,21 +150,21 @@ AT_ONCE = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hazard:
-    """What happens to jobs that go on under a fault of this kind."""
+    """What happens to jobs that continue under a fault of this kind."""
 
     family: Family | None
     """None: any family."""
     first_action: FirstAction | None
     """None: any. A row that names both outranks one that names one."""
     ends_job_per_hour: float
-    """Rate at which it ends a running job; `AT_ONCE` and more: it has ended it, or it stands still, already."""
+    """Rate at which it ends a running job; `AT_ONCE` and more: it has ended it, or it is idle, already."""
     slowdown_ratio: float
-    """Share of the job's speed that is lost while it goes on: 0..1."""
+    """Share of the job's speed that is lost while it continues: 0..1."""
     source: str
 
     @property
     def has_ended_job(self) -> bool:
-        """Whether nothing is left to wait for: the job is dead, or stands still."""
+        """Whether nothing is left to wait for: the job is dead, or idle."""
         return self.ends_job_per_hour >= AT_ONCE
 
 

@@ -86,14 +86,14 @@ class VitalSigns:
     undecided_evidence_count: int
     open_incidents: Mapping[tuple[IncidentState, Response], int]
     unfinished_action_count: int
-    """Actions begun, without an outcome yet."""
+    """Actions started, without an outcome yet."""
     oldest_unfinished_begun_at: datetime | None
     lateness: str | None = None
     """Why we are too late for the scheduler's limits, so that `auto` is `approve` for now; None if we are not."""
     bystanders: tuple[Heartbeat, ...] = ()
     """Beats of processes that watch on beside the one that acts: nobody needs a second daemon."""
     refusal: str | None = None
-    """Why nothing is begun on this ledger: it is not the one that was seen before. None if it is."""
+    """Why nothing is started on this ledger: it is not the one that was seen before. None if it is."""
     troubles: tuple[str, ...] = ()
     """Configuration that cannot be used, and files that a process would have to be restarted for, in words."""
 
@@ -126,7 +126,7 @@ class Health:
 
 
 def judge_health(signs: VitalSigns) -> Health:
-    """Return how the program stands. Blind outranks paused, and paused outranks what the mode allows."""
+    """Return how the program is. Blind outranks paused, and paused outranks what the mode allows."""
     blind = (*_why_blind(signs), *_why_nobody_acts(signs))
     if signs.refusal is not None:
         blind = (signs.refusal, *_why_blind(signs))
@@ -157,12 +157,12 @@ def _why_blind(signs: VitalSigns) -> Iterator[str]:
 
 
 def _why_nobody_acts(signs: VitalSigns) -> Iterator[str]:
-    """Yield why what should act by itself does not: whoever holds no lease begins nothing."""
+    """Yield why what should act by itself does not: anyone who holds no lease begins nothing."""
     watcher = signs.heartbeat(WATCHER)
     is_watching = watcher is not None and not watcher.is_silent(signs.taken_at)
     if is_watching and signs.pause is None and signs.working_mode is Mode.AUTO and not signs.is_lease_held:
         yield (
-            "no process holds the lease, so nothing is begun; it is taken with the next tick: see whether the code "
+            "no process holds the lease, so nothing is started; it is taken with the next tick: see whether the code "
             "server and dagster-daemon run, and whether ticks are late"
         )
 
@@ -182,7 +182,7 @@ def _what_to_see_to(signs: VitalSigns) -> Iterator[str]:
     begun_at = signs.oldest_unfinished_begun_at
     if begun_at is not None and now - begun_at >= STUCK_AFTER:
         yield (
-            f"{signs.unfinished_action_count} action(s) without an outcome, the oldest begun at {_in_utc(begun_at)}; "
+            f"{signs.unfinished_action_count} action(s) without an outcome, the oldest started at {_in_utc(begun_at)}; "
             "`ops-pipelines incidents` names them"
         )
     for beat in signs.heartbeats:
@@ -200,7 +200,7 @@ def _what_to_see_to(signs: VitalSigns) -> Iterator[str]:
     elif signs.working_mode is not signs.mode:
         yield (
             f"the autopilot that runs works in mode {signs.working_mode.value} and by policy.yaml it is "
-            f"{signs.mode.value} now; it reads the file anew with its next tick"
+            f"{signs.mode.value} now; it reads the file again with its next tick"
         )
 
 

@@ -1,6 +1,6 @@
-"""Names of things (nodes, GPUs, jobs, incidents, plans, action keys), and where each node stands.
+"""Names of things (nodes, GPUs, jobs, incidents, plans, action keys), and where each node is.
 
-Distinct types, so that mixing two is a type error. What a thing *is* stands in the module of that thing.
+Distinct types, so that mixing two is a type error. What a thing *is* is in the module of that thing.
 
 Only nodes listed here are ever acted on. Reading cluster.yaml belongs to `resources.config.cluster_file`.
 """
@@ -24,7 +24,7 @@ JobId = NewType("JobId", str)
 IncidentId = NewType("IncidentId", str)
 PlanId = NewType("PlanId", str)
 RolloutId = NewType("RolloutId", str)
-"""`ROLL-0001`. As the cause of acts it stands where incidents stand: see `cause_of`."""
+"""`ROLL-0001`. As the cause of acts it is where incidents stand: see `cause_of`."""
 ActionKey = NewType("ActionKey", str)
 """Idempotency key: one digest of cause, verb, target, attempt and try number."""
 Digest = NewType("Digest", str)
@@ -98,12 +98,12 @@ def listed(names: Sequence[str], *, at_most: int = 4) -> str:
     return ", ".join(names[:at_most]) + (f" and {more} more" if more > 0 else "")
 
 
-# -- where each node stands --
+# -- where each node is --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one node stands. `nvlink_domain` equals the node's own name where NVLink ends at the chassis (HGX)."""
+    """Where one node is. `nvlink_domain` equals the node's own name where NVLink ends at the chassis (HGX)."""
 
     rack: str
     nvlink_domain: str
@@ -129,7 +129,7 @@ class Topology:
         return node in self.places
 
     def shared_place(self, nodes: frozenset[NodeName]) -> str | None:
-        """Return `rack r07` or `leaf switch s3` if every given node stands there, None if they share neither."""
+        """Return `rack r07` or `leaf switch s3` if every given node is there, None if they share neither."""
         known = [self.places[node] for node in nodes if node in self.places]
         if not known or len(known) != len(nodes):
             return None

@@ -1,6 +1,6 @@
 """One problem that we own until it is resolved: its cause, its culprit, its victims, and its life cycle.
 
-Everything that changes an incident's state stands in `TRANSITIONS`; a missing key is the error. How findings
+Everything that changes an incident's state is in `TRANSITIONS`; a missing key is the error. How findings
 become incidents is in `correlate`; what to do about one belongs to `remediation`.
 """
 
@@ -64,7 +64,7 @@ class IncidentEvent(Enum):
     QUEUED = "queued"
     """The ladder is at its end: the node is handed over for repair by hands."""
     STRUCK_ANEW = "struck_anew"
-    """A mass event that a person has: new hard faults came on its nodes, which are drained and told of."""
+    """A mass event that a person has: new hard faults came on its nodes, which are drained and reported."""
     REPAIRED = "repaired"
     """A person says that the repair is done: the node must prove itself."""
 
@@ -130,7 +130,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """One job that was moved, and whether it has been seen to go on."""
+    """One job that was moved, and whether it has been seen to continue."""
 
     attempt: JobAttempt
     """The attempt that was ended."""
@@ -141,9 +141,9 @@ class Recovery:
     resumed_at: datetime | None = None
     """Start of the attempt that followed."""
     progressed_at: datetime | None = None
-    """When a checkpoint newer than the resumption was first seen: proof that it goes on."""
+    """When a checkpoint newer than the resumption was first seen: proof that it continues."""
     ended_as: str = ""
-    """What the job came to before it was seen to go on, or why nobody waits any more; empty while we wait."""
+    """What the job came to before it was seen to continue, or why nobody waits any more; empty while we wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +164,9 @@ class Incident:
     changed_at: datetime
     closed_at: datetime | None = None
     plan: PlanId | None = None
-    """The plan being carried out; None before one has begun or after it was superseded."""
+    """The plan being carried out; None before one has started or after it was superseded."""
     plan_count: int = 0
-    """How many plans have begun: the try number of the next one is one more."""
+    """How many plans have started: the try number of the next one is one more."""
     note: str = ""
     """Why it is where it is, for people."""
     suspect: Component | None = None
@@ -176,13 +176,13 @@ class Incident:
     hypothesis: Hypothesis | None = None
     """What broke and why we believe so; None in ledgers of versions that had no word for it."""
     tries: tuple[Try, ...] = ()
-    """The repairs that did not help, in order: the next plan stands above them on the ladder."""
+    """The repairs that did not help, in order: the next plan is above them on the ladder."""
     returned_at: datetime | None = None
     """When its probation began; None before, and where there is none."""
     mended_at: datetime | None = None
-    """When a person said that the node was mended by hands: it must prove itself from then on. None: nobody has."""
+    """When a person stated that the node was repaired by hands: it must prove itself from then on. None: nobody has."""
     recoveries: tuple[Recovery, ...] = ()
-    """What became of each job that we moved, until it is seen to go on beyond its checkpoint."""
+    """What became of each job that we moved, until it is seen to continue beyond its checkpoint."""
     bundle: Digest | None = None
     """sha256 of the evidence bundle saved before the newest plan began; None where none was saved."""
 
@@ -293,10 +293,11 @@ def leading(findings: Iterable[Finding]) -> Finding | None:
 
 
 def driving(findings: Sequence[Finding]) -> Finding:
-    """Return the finding in whose words an incident is told, of at least one: none that calls for less than is done.
+    """Return the finding in whose words an incident is reported, of at least one: none that calls for less than is
+    done.
 
     Of those that call for as much as the leading one a logged event says it better than a condition; behind a wish of
-    the driver stands the fault that it answers, where one calls for a repair, too.
+    the driver is the fault that it answers, where one calls for a repair, too.
     """
     first = leading(findings)
     if first is None:

@@ -104,7 +104,7 @@ class Ledger(Protocol):
     ) -> int:
         """Remember what began and forget what ended of `source`, and leave the rest; return how many pieces were new.
 
-        For a source that tells changes, where `take_in_conditions` is for one that shows everything at once. A
+        For a source that reports changes, where `take_in_conditions` is for one that shows everything at once. A
         condition is known by its `position`; what begins becomes evidence, once, at `{position}@{observed_at}`. What
         is in both has come and gone: it is evidence, unless it began before `history_until`, and not remembered.
         `ended` holds positions; unknown ones are ignored.
@@ -154,7 +154,7 @@ class Ledger(Protocol):
     ) -> int:
         """Write changed incidents and new plans with their proofs, and move `decided_through`; return the new head.
 
-        `proofs` may be of plans that are known, too; one that says what the last one of its plan said is not written
+        `proofs` may be of plans that are known, too; one that says what the last one of its plan stated is not written
         again before half its time is over.
 
         `refusals` say why the other open incidents have no plan; None where the decision made no plans. They are part
@@ -200,9 +200,9 @@ class Ledger(Protocol):
 
     # -- people ---------------------------------------------------------------------------------------------
     def approve(self, approval: Approval) -> None:
-        """Record a yes to the plan of an incident or a rollout.
+        """Record approval to the plan of an incident or a rollout.
 
-        Raises LedgerError if the plan is not known, LinkUsed if its link gave a yes before.
+        Raises LedgerError if the plan is not known, LinkUsed if its link gave approval before.
         """
         ...
 
@@ -235,7 +235,7 @@ class Ledger(Protocol):
     ) -> tuple[Begun | AlreadyBegun | Refusal, ...]:
         """Write several before-entries as `begin` does, in order and in one transaction, with an answer for each.
 
-        Each is judged on a state in which those before it have begun: together they keep every budget.
+        Each is judged on a state in which those before it have started: together they keep every budget.
         """
         ...
 
@@ -245,7 +245,7 @@ class Ledger(Protocol):
         """Write that an action without an outcome is sent once more, judged like a first time.
 
         `after` is how often it was sent again when its witness was read (`resent_at`). If somebody else sent it,
-        marked it or finished it since, nothing is written and `AlreadyBegun` is returned: its witness is read anew.
+        marked it or finished it since, nothing is written and `AlreadyBegun` is returned: its witness is read again.
         """
         ...
 
@@ -256,7 +256,7 @@ class Ledger(Protocol):
     def withhold(self, key: ActionKey, *, sending: int, actor: str, now: datetime) -> None:
         """Write that a command was provably not sent: after its before-entry the lease had gone, or too much time.
 
-        `sending` counts the times that it was to be sent: 0 the first, then as `resent_at` counts. Whoever has the
+        `sending` counts the times that it was to be sent: 0 the first, then as `resent_at` counts. Anyone who has the
         lease is not asked: it is who lost it that knows.
         """
         ...
@@ -278,11 +278,11 @@ class Ledger(Protocol):
         ...
 
     def records(self, incident: IncidentId) -> tuple[ActionRecord, ...]:
-        """Return every action of one incident in the order begun."""
+        """Return every action of one incident in the order started."""
         ...
 
     def records_on(self, cause: IncidentId, node: NodeName) -> tuple[ActionRecord, ...]:
-        """Return every action of one incident or rollout on one node in the order begun."""
+        """Return every action of one incident or rollout on one node in the order started."""
         ...
 
     # -- rollouts -------------------------------------------------------------------------------------------
@@ -310,10 +310,10 @@ class Ledger(Protocol):
         """Write a rollout and nodes as they are now, all or none, in one line; what is so already is not written.
 
         Raises LedgerConflict if a stored state does not lead to the new one by one event of its table, or if its writer
-        was overtaken: wave, try or step would go back, or the state was left and entered again meanwhile. Also if a
-        node would be begun in a rollout that is not running, or that another rollout has taken. A pending node may be
-        put off to a later wave. What waits for people goes on by their word alone: the autopilot only sends it back.
-        Raises LedgerError for a rollout or node that is not known.
+        was overtaken: wave, try or step would roll back, or the state was left and entered again meanwhile. Also if a
+        node would be started in a rollout that is not running, or that another rollout has taken. A pending node may be
+        postponed to a later wave. What waits for people continues by their word alone: the autopilot only sends it
+        back. Raises LedgerError for a rollout or node that is not known.
         """
         ...
 
@@ -343,8 +343,8 @@ class Ledger(Protocol):
 
         Unless that one was superseded, or was undone and a person proposes it: then it is the newest, and waits again.
 
-        What was proposed before, for whatever day, and is not begun, is superseded in the same line of the chain.
-        Raises LedgerError for one that stands anywhere else, or that cannot be stored without loss.
+        What was proposed before, for whatever day, and is not started, is superseded in the same line of the chain.
+        Raises LedgerError for one that is anywhere else, or that cannot be stored without loss.
         """
         ...
 
@@ -362,13 +362,13 @@ class Ledger(Protocol):
     ) -> ProposalRecord:
         """Write one event of a proposal and return it as it is from now on.
 
-        `sent`: what will be set, told when it is begun; of one that is half in, what was told first stays. `proof`:
-        what was proved of it just now: without one that has passed nothing is applied.
+        `sent`: what will be set, reported when it is started; of one that is half in, what was reported first stays.
+        `proof`: what was proved of it just now: without one that has passed nothing is applied.
 
         Raises LedgerError for one that is not known, LedgerConflict if its state does not take the event, if another
         is half-way (`applying`, `undoing`), or if it would be completed or undone after a newer one was applied.
         `lease_token` None: a person's word; else the lease must hold, and while the autopilot is paused nothing is
-        begun.
+        started.
         """
         ...
 
@@ -416,7 +416,7 @@ class Ledger(Protocol):
     ) -> None:
         """Remember the tick of `name` in place of the one before, with whether `holder` has the lease. No history.
 
-        While another process has the lease this changes nothing: whoever only watches must not cover up the silence
+        While another process has the lease this changes nothing: anyone who only watches must not cover up the silence
         of the one that acts.
         """
         ...
@@ -435,9 +435,9 @@ class Ledger(Protocol):
         ...
 
     def why_refused(self) -> LedgerNews | None:
-        """Return why nothing is begun on this ledger: it is gone, older than seen, or another; None if it is not.
+        """Return why nothing is started on this ledger: it is gone, older than seen, or another; None if it is not.
 
-        As long as it is, nobody gets or holds the right to act, and no act is begun by anybody; messages are sent.
+        As long as it is, nobody gets or holds the right to act, and no act is started by anybody; messages are sent.
         """
         ...
 
@@ -449,15 +449,15 @@ class Ledger(Protocol):
         ...
 
     def untold_news(self) -> tuple[LedgerNews, ...]:
-        """Return what people are to be told of the ledger itself, and were not told yet."""
+        """Return what people are to be notified of the ledger itself, and were not notified of yet."""
         ...
 
     def mark_told(self, news: LedgerNews) -> None:
-        """Remember that people were told."""
+        """Remember that people were notified."""
         ...
 
     def begin_anew(self, *, actor: str, reason: str, now: datetime) -> None:
-        """Go on with this ledger in place of the one that was seen: a person's order, and a line of the chain.
+        """Continue with this ledger in place of the one that was seen: a person's order, and a line of the chain.
 
         What happened until now is history to it. Raises LedgerConflict if it is not refused.
         """

@@ -25,7 +25,7 @@ from ops_pipelines.core.observation import NodeInspection
 
 TESTS: Mapping[str, str] = {
     "nvml": "what the driver says of each GPU: errors, remapped rows, recovery action, links, heat",
-    "nvidia_smi": "the tool answers, and tells the GPUs and the driver that NVML tells",
+    "nvidia_smi": "the tool answers, and reports the GPUs and the driver that NVML reports",
     "dcgm_diag_r1": "DCGM diagnostic level 1: software and permissions, seconds",
     "dcgm_diag_r2": "DCGM diagnostic level 2: adds GPU memory and PCIe, minutes",
     "dcgm_diag_r3": "DCGM diagnostic level 3: adds stress and power, a quarter of an hour",
@@ -43,7 +43,7 @@ LOAD_TESTS = frozenset({"dcgm_diag_r2", "dcgm_diag_r3", "dcgm_memtest", "nccl_lo
 """Tests that put the hardware under load: beside a job they measure the job, and a node that goes down in one of them
 has a fault."""
 BY_HAND = "by_hand"
-"""What `node-check` calls tests that were named one by one: a suite of this name stands in no catalogue."""
+"""What `node-check` calls tests that were named one by one: a suite of this name is in no catalogue."""
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SUITE = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -275,7 +275,7 @@ def judge_check(
 
     `baseline`: earlier checks that were found well, of the same node. A check of another node or other GPU models is
     passed over; with fewer than three the floor alone judges. A failed test is a fault, required or not. One that
-    came to no end, or is not told of, leaves the node unproven, required or not: a node that breaks under a test looks
+    came to no end, or is not reported, leaves the node unproven, required or not: a node that breaks under a test looks
     like that. Its numbers may accuse, and prove nothing.
     """
     past = [
@@ -369,7 +369,7 @@ def _judge_numbers(run: TestRun, check: NodeCheck, gates: Sequence[HealthGate], 
         elif before is not None and share is not None and not found.value >= share * before:
             told.faults.append(f"{what}; it used to reach {before:g}, and must reach {share:.0%} of that")
         elif gate.low is None and gate.high is None and share is None:
-            told.unjudged.append(f"{what}; there is no floor, and {MIN_BASELINE_COUNT} earlier checks are wanted")
+            told.unjudged.append(f"{what}; there is no floor, and {MIN_BASELINE_COUNT} earlier checks are requested")
         else:
             told.proofs.append(f"{found.name}{where} {found.value:g} {found.unit}")
     return told

@@ -1,9 +1,10 @@
 """Messages: notes that wait in the outbox, the channels that take them, when they may go out, and shared words.
 
 A *note* is one fact for one recipient. Notes become messages when they are delivered: alike ones together, one alone,
-or many as a digest; a *batch* names the notes that went into one message. What is told is decided in `people.compose`.
+or many as a digest; a *batch* names the notes that went into one message. What is reported is decided in
+`people.compose`.
 
-Values and their arithmetic. cluster.yaml sets them under `notifier`; what is told at all is not decided here.
+Values and their arithmetic. cluster.yaml sets them under `notifier`; what is reported at all is not decided here.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -82,9 +83,9 @@ class Message:
     """The same for every message of a thread: what mail programs sort by. Empty: the title."""
     links: tuple[Link, ...] = ()
     personal_links: PersonalLinks = field(default=no_links, compare=False, repr=False)
-    """Asked only for persons who have a channel to themselves: what stands in a shared room is everybody's."""
+    """Asked only for persons who have a channel to themselves: what is in a shared room is everybody's."""
     closes: tuple[str, ...] = ()
-    """The threads that end with this message: a pager that rang for one of them is told that it is over."""
+    """The threads that end with this message: a pager that rang for one of them is notified that it is over."""
 
 
 class Notifier(Protocol):
@@ -127,7 +128,7 @@ class Note:
     """One fact for one recipient, in words. Quotes logs, jobs and users: untrusted text."""
 
     key: str
-    """Names the fact and whom it is told: the same key is kept once, so that nobody hears the same thing twice."""
+    """Names the fact and whom it is notified: the same key is kept once, so that nobody hears the same thing twice."""
     audience: Audience
     recipient: str
     thread: str
@@ -165,7 +166,7 @@ class KeptNote:
     """The message that it went into, or goes into when it is tried again; None: not tried yet."""
     attempt_count: int
     next_at: datetime
-    """When it may be tried; of a note under way, when whoever tries it counts as dead."""
+    """When it may be tried; of a note under way, when anyone who tries it counts as dead."""
     sent_at: datetime | None
     receipt: str
     """Of the channels that took it; empty until then."""
@@ -180,7 +181,7 @@ class Outbox(Protocol):
         """Keep the notes whose key is new and move the cursor of `source`; return how many were new.
 
         Notes and cursor move in the same transaction. Raises LedgerConflict, and keeps nothing, if the cursor no longer
-        stands at `after`: somebody else told in between.
+        is at `after`: somebody else reported in between.
         """
         ...
 
@@ -277,7 +278,7 @@ class Silencer(Protocol):
     def standing_alerts(self) -> frozenset[str] | None:
         """Return the fingerprints of all alerts that fire now, silenced ones too.
 
-        None while nobody can tell: Alertmanager forgets all alerts when it starts, and is told again only later.
+        None while nobody can tell: Alertmanager forgets all alerts when it starts, and is reported again only later.
         """
         ...
 
@@ -309,7 +310,7 @@ class TellRules:
 
     def __post_init__(self) -> None:
         if self.burst_count < 1:
-            raise PolicyError(f"notifier.burst_count is {self.burst_count}; with less than 1 nobody is ever told")
+            raise PolicyError(f"notifier.burst_count is {self.burst_count}; with less than 1 nobody is ever notified")
         for name in ("refill", "give_up_after", "kept_for"):
             if getattr(self, name) <= timedelta(0):
                 raise PolicyError(f"notifier.{name} must be above 0")
@@ -365,7 +366,7 @@ REPAIR_WORDS = {
     Response.RESET_GPU: "reset the GPU",
     Response.REBOOT_NODE: "reboot the node",
     Response.POWER_CYCLE: "fence the node by its power and start it again",
-    Response.REIMAGE: "install the node anew",
+    Response.REIMAGE: "install the node again",
     Response.RETURN_TO_VENDOR: "hand the node over for repair by hands",
 }
 
@@ -392,7 +393,7 @@ def _place(name: NodeName, topology: Topology) -> str:
 
 
 def sureness(incident: Incident) -> str:
-    """Return how sure the diagnosis is, and what speaks against it."""
+    """Return how sure the diagnosis is, and the evidence against it."""
     if incident.hypothesis is None:
         return "not estimated"
     against = incident.hypothesis.evidence_against
@@ -424,7 +425,7 @@ def minutes(duration: timedelta) -> str:
 
 def body_of(parts: Iterable[tuple[str, str]]) -> str:
     """Return labelled sentences, one a line, without those that have nothing to say."""
-    # On one line each: a line break in what a log said would begin a line that looks like ours.
+    # On one line each: a line break in what a log stated would begin a line that looks like ours.
     return "\n".join(f"{label}: {' '.join(said.split())}" for label, said in parts if said)
 
 

@@ -44,8 +44,8 @@ class ObjectiveKind(Enum):
     """What is promised."""
 
     UPTIME = "uptime"
-    """The share of the wanted time (GPU-hours) in which jobs ran, and did not wait after hardware or we had
-    interrupted them. Work that was lost is not in it: effective training time tells of that."""
+    """The share of the requested time (GPU-hours) in which jobs ran, and did not wait after hardware or we had
+    interrupted them. Work that was lost is not in it: effective training time reports of that."""
     QUEUE_WAIT = "queue_wait"
     """The share of jobs that waited for their first start no longer than the limit."""
     INFERENCE_P99 = "inference_p99"
@@ -114,7 +114,7 @@ class Tally:
 
 
 class BudgetState(Enum):
-    """How an objective stands."""
+    """How an objective is."""
 
     TOO_LITTLE_DATA = "too little data"
     KEPT = "kept"
@@ -125,7 +125,7 @@ class BudgetState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How one objective stands at one time."""
+    """How one objective is at one time."""
 
     objective: Objective
     state: BudgetState
@@ -149,7 +149,7 @@ class Budget:
 
 
 def judge_budget(objective: Objective, over_window: Tally, over_week: Tally) -> Budget:
-    """Return how an objective stands, by what happened in the last 28 days and in the last 7 of them."""
+    """Return how an objective is, by what happened in the last 28 days and in the last 7 of them."""
     why = _too_little(objective, over_window)
     bad_ratio = over_window.bad_ratio
     if why or bad_ratio is None:

@@ -1,4 +1,4 @@
-"""Validated facts, each with its time: what the logs said, what the metrics show, how nodes and jobs stand.
+"""Validated facts, each with its time: what the logs stated, what the metrics show, how nodes and jobs stand.
 
 Facts only. What they mean is `finding`'s business; how raw lines and samples become facts is that of `lake`.
 """
@@ -82,7 +82,7 @@ class Signal(Enum):
 
 TELEMETRY_SOURCE, SCHEDULER_SOURCE, DETECTOR_SOURCE = "telemetry", "scheduler", "detectors"
 HISTORY_SOURCE = "history"
-"""Who tells of repetitions (`observe.repeated`): each is an event, and told once."""
+"""Who reports of repetitions (`observe.repeated`): each is an event, and reported once."""
 ALERT_SOURCE = "alerts"
 """What Alertmanager hands in: second-hand word, as late as its rules, and not taken back where somebody silenced it."""
 CONDITION_SOURCES = frozenset({TELEMETRY_SOURCE, SCHEDULER_SOURCE, DETECTOR_SOURCE, ALERT_SOURCE})
@@ -152,7 +152,7 @@ def seen_by_ourselves(conditions: Iterable[Observation]) -> tuple[Observation, .
     """Return the conditions that our own sources show.
 
     A node is proven well by what we see ourselves: an alert that nobody takes back must not hold it for ever, and
-    Alertmanager tells people of one that still fires.
+    Alertmanager notifies people of one that still fires.
     """
     return tuple(each for each in conditions if each.source != ALERT_SOURCE)
 
@@ -214,7 +214,7 @@ class JobState(Enum):
 HAS_PROCESSES = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED})
 """States in which an attempt may still write to its checkpoint."""
 MAY_HAVE_PROCESSES = HAS_PROCESSES | {JobState.UNKNOWN}
-"""The same, for whoever would destroy something: a state without a word is no proof that nothing runs."""
+"""The same, for anyone who would destroy something: a state without a word is no proof that nothing runs."""
 
 
 class Workload(Enum):
@@ -232,7 +232,7 @@ class Checkpointing(Enum):
 
     YES = "yes"
     NO = "no"
-    """It says itself that it keeps none: whoever ends it ends all its work."""
+    """It says itself that it keeps none: anyone who ends it ends all its work."""
     UNKNOWN = "unknown"
 
 
@@ -282,7 +282,7 @@ class JobStatus:
 
 
 def has_moved_on(job: JobStatus, attempt: JobAttempt) -> bool:
-    """Return whether the job has begun another attempt since `attempt`.
+    """Return whether the job has started another attempt since `attempt`.
 
     A pending job has not: what schedulers show as its start is a guess about the future, or nothing.
     """

@@ -1,6 +1,7 @@
 """Two copies of one job at once: a restart began while an earlier attempt may still have run on a silent node.
 
-What was seen of attempts and their nodes goes in, overlaps come out; remembering and telling are `remediate.overlaps`'.
+What was seen of attempts and their nodes goes in, overlaps come out; remembering and reporting are
+`remediate.overlaps`'.
 """
 
 from collections.abc import Collection, Mapping
@@ -50,11 +51,11 @@ class Overlap:
     why: str
     """What the certainty rests on, or what ended it."""
     ended_at: datetime | None = None
-    """When the earlier nodes were witnessed clear, or the later attempt ended; None: it may go on."""
+    """When the earlier nodes were witnessed clear, or the later attempt ended; None: it may continue."""
 
     @property
     def name(self) -> str:
-        """The pair of attempts in short: it is told once."""
+        """The pair of attempts in short: it is notified once."""
         return f"{self.later.job}@{self.earlier.started_at:%Y%m%dT%H%M%S}+{self.later.started_at:%Y%m%dT%H%M%S}"
 
     def lasted(self, now: datetime) -> timedelta:
@@ -113,7 +114,7 @@ def watch(
 
 
 def find_overlap(watched: Watched, job: JobStatus, *, now: datetime) -> Overlap | None:
-    """Return how the job's present attempt overlaps with an earlier one; None if it does not, or has not begun."""
+    """Return how the job's present attempt overlaps with an earlier one; None if it does not, or has not started."""
     later = job.attempt
     if later is None or not has_moved_on(job, watched.attempt):
         return None
@@ -188,7 +189,7 @@ def what_to_do(overlap: Overlap) -> str:
     )
     return (
         f"{stop}Check what was saved in {where} from {overlap.later.started_at:%Y-%m-%d %H:%M:%S} UTC on, or discard "
-        f"it and go back to {safe}."
+        f"it and roll back to {safe}."
     )
 
 
@@ -204,7 +205,7 @@ def _is_silent(name: NodeName, nodes: Mapping[NodeName, NodeStatus]) -> bool:
 
 
 def _given_up_at(node: NodeStatus | None, *, ended_by: datetime) -> datetime | None:
-    """Return when the scheduler gave a silent node up; a drain since has dated the reason anew, so that nobody knows.
+    """Return when the scheduler gave a silent node up; a drain since has dated the reason again, so that nobody knows.
 
     Then it is taken for the reason why the attempt ended: an overlap too many costs a look at a checkpoint.
     """
@@ -223,7 +224,7 @@ def _clearing(
     if node is None or not node.is_responding:
         return None
     if node.booted_at is not None and node.booted_at > attempt.started_at + _BOOT_JITTER:
-        return min(node.booted_at, now), f"{node.node} was booted anew"
+        return min(node.booted_at, now), f"{node.node} was booted again"
     return now, f"{node.node} answers again, without the job"
 
 

@@ -35,7 +35,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkCalendar:
-    """When work may be begun. Without windows: always, but in freezes."""
+    """When work may be started. Without windows: always, but in freezes."""
 
     windows: tuple[Interval, ...] | None
     """None: no window is declared, so that every time will do. Empty: declared, and there is none."""
@@ -53,7 +53,7 @@ class WorkCalendar:
         object.__setattr__(self, "_open", windows)
 
     def open_intervals(self, since: datetime, until: datetime) -> tuple[Interval, ...]:
-        """Return when work may be begun within [since, until), in order, without overlaps."""
+        """Return when work may be started within [since, until), in order, without overlaps."""
         if until <= since:
             return ()
         asked = Interval(begins_at=since, ends_at=until)
@@ -63,13 +63,13 @@ class WorkCalendar:
         return tuple(each for each in cut if each is not None)
 
     def is_open(self, at: datetime) -> bool:
-        """Return whether work may be begun at this time."""
+        """Return whether work may be started at this time."""
         if self._open is None:
             return _holding(self._frozen, at) is None
         return _holding(self._open, at) is not None
 
     def opens_at(self, at: datetime) -> datetime | None:
-        """Return when work may be begun from this time on, at the earliest; None if no window is known to come."""
+        """Return when work may be started from this time on, at the earliest; None if no window is known to come."""
         if self.is_open(at):
             return at
         if self._open is None:
@@ -87,7 +87,7 @@ class WorkCalendar:
         return None if holding is None else holding.ends_at
 
     def why_closed(self, at: datetime) -> str | None:
-        """Return in words why no work is begun at this time; None if it is."""
+        """Return in words why no work is started at this time; None if it is."""
         if self.is_open(at):
             return None
         frozen = _holding(self._frozen, at)
@@ -332,7 +332,7 @@ def instant_of(local: datetime, zone: tzinfo) -> datetime:
 
 
 def day_begins(day: date, *, zone: tzinfo) -> datetime:
-    """Return when a local day begins; where the clock skips midnight, when it goes on."""
+    """Return when a local day begins; where the clock skips midnight, when it continues."""
     return instant_of(datetime(day.year, day.month, day.day, tzinfo=zone), zone).astimezone(UTC)
 
 

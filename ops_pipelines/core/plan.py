@@ -41,7 +41,7 @@ class Moment(Enum):
     JOB_END = "job_end"
     """It is not interrupted: the repair waits until it ends."""
     NEVER = "never"
-    """It may not be interrupted: no checkpoint, `--no-requeue`, or requeued too often. Its owner is told."""
+    """It may not be interrupted: no checkpoint, `--no-requeue`, or requeued too often. Its owner is notified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class BlastRadius:
     unknown_loss_count: int
     remaining: tuple[Remaining, ...]
     violations: tuple[str, ...]
-    """Limits that it would break, in words; empty: it may be begun."""
+    """Limits that it would break, in words; empty: it may be started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ STEPS = frozenset(
         Verb.REIMAGE,
     }
 )
-"""What only a plan may ask for, or a rollout. A drain, a mark, tests and the way back may also stand by themselves."""
+"""What only a plan may ask for, or a rollout. A drain, a mark, tests and the rollback may also stand by themselves."""
 
 
 class Unproved(ValueError):
@@ -203,7 +203,7 @@ class Order:
 
     action: Action
     behind: ProvedPlan | PlanId | None = None
-    """The plan that it is a step of, or on whose word it follows without being one; None: it stands by itself."""
+    """The plan that it is a step of, or on whose word it follows without being one; None: it is by itself."""
 
     def __post_init__(self) -> None:
         if isinstance(self.behind, ProvedPlan):
@@ -219,7 +219,7 @@ class Order:
 
 
 def why_no_step(action: Action, plan: IncidentPlan | None) -> str | None:
-    """Return why an act may not be begun under the name of a recorded plan, or without one (None); None: it may."""
+    """Return why an act may not be started under the name of a recorded plan, or without one (None); None: it may."""
     if action.verb in MESSAGES or (plan is not None and action in plan.actions):
         return None
     if action.verb not in STEPS:

@@ -74,7 +74,7 @@ class ActionClass(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainBudget:
-    """How many nodes may be out of service at once, whoever took them out. A budget of zero means: plan nothing."""
+    """How many nodes may be out of service at once, anyone who took them out. A budget of zero means: plan nothing."""
 
     max_out_count: int = 4
     max_out_per_rack_count: int = 2
@@ -96,7 +96,7 @@ class MassEvent:
     min_node_count: int = 8
     window: timedelta = timedelta(seconds=120)
     brake_window: timedelta = timedelta(minutes=10)
-    """The storm brake: once acts on `min_node_count` nodes were begun within this time, further nodes wait."""
+    """The storm brake: once acts on `min_node_count` nodes were started within this time, further nodes wait."""
 
     def __post_init__(self) -> None:
         if self.min_node_count < 2:
@@ -137,11 +137,13 @@ class Durations:
     probation: timedelta = timedelta(hours=6)
     """How long a returned node is watched as last choice; 0: it is like any other at once."""
     progress_limit: timedelta = timedelta(hours=2)
-    """How long a moved job may run without being seen to go on beyond its checkpoint, before its owner is told."""
+    """How long a moved job may run without being seen to continue beyond its checkpoint, before its owner is
+    notified."""
     job_end_limit: timedelta = timedelta(hours=24)
     """How long a drained node may wait for jobs that must not be requeued."""
     waiting_limit: timedelta = timedelta(hours=1)
-    """How long an incident may wait for somebody (approval, budget, metrics, the end of a pause) before one is told."""
+    """How long an incident may wait for somebody (approval, budget, metrics, the end of a pause) before one is
+    notified."""
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -184,14 +186,14 @@ class RecoveryLimits:
     """How jobs may be moved, by the kind of their work."""
 
     max_requeues_count: int = 3
-    """How often one job is requeued by us within `requeue_window`; after that its owner is told instead."""
+    """How often one job is requeued by us within `requeue_window`; after that its owner is notified instead."""
     requeue_window: timedelta = timedelta(hours=24)
     interactive_notice: timedelta = timedelta(minutes=15)
     """Time to save, between the notice and the move of an interactive session."""
     checkpoint_wait: timedelta = timedelta(hours=2)
     """The longest wait for a job's next checkpoint."""
     default_min_serving_ratio: float = 0.5
-    """Of a service whose replicas declare no minimum: this share must go on serving."""
+    """Of a service whose replicas declare no minimum: this share must continue serving."""
 
     def __post_init__(self) -> None:
         if self.max_requeues_count < 0:
@@ -265,7 +267,7 @@ class RolloutLimits:
     good_read_every: timedelta = timedelta(seconds=30)
     """Three good reads 30 s apart (Ironic): a version that shows once may be gone after the next restart."""
     answer_limit: timedelta = timedelta(hours=24)
-    """How long a rollout may wait for people before they are told again."""
+    """How long a rollout may wait for people before they are notified again."""
 
     def __post_init__(self) -> None:
         if self.max_out_count < 0:
@@ -313,7 +315,7 @@ class WeeklyWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreezeWindow:
-    """An interval of time in which nothing destructive is begun: a deadline, a visit, works on the power supply."""
+    """An interval of time in which nothing destructive is started: a deadline, a visit, works on the power supply."""
 
     name: str
     begins_at: datetime
@@ -335,7 +337,7 @@ class Policy:
     mode: Mode = Mode.OBSERVE
     consents: Mapping[ActionClass, Consent] = field(default_factory=dict)
     """What single classes of acts need; a class that is not named needs what `mode` says. In `observe` nothing is
-    done, whatever stands here."""
+    done, whatever is here."""
     drain_budget: DrainBudget = field(default_factory=DrainBudget)
     mass_event: MassEvent = field(default_factory=MassEvent)
     durations: Durations = field(default_factory=Durations)
@@ -353,8 +355,8 @@ class Policy:
     untouchable_nodes: frozenset[NodeName] = frozenset()
     """Nodes that are observed and never acted on."""
     lacking: Mapping[ActionClass, str] = field(default_factory=dict)
-    """Classes for which the site has no means, or no proof, and why: nothing of them is begun, whatever `consents` say.
-    No key of policy.yaml: cluster.yaml says it (`guardrails.site_means`)."""
+    """Classes for which the site has no means, or no proof, and why: nothing of them is started, whatever `consents`
+    say. No key of policy.yaml: cluster.yaml says it (`guardrails.site_means`)."""
 
     def consent_to(self, kind: ActionClass) -> Consent:
         """Return what acts of a class need, where anything is done at all: `mode: observe` is not asked here."""
@@ -363,7 +365,7 @@ class Policy:
         return self.consents.get(kind, Consent.AUTO if self.mode is Mode.AUTO else Consent.APPROVE)
 
     def says_of(self, kind: ActionClass) -> str:
-        """Return where it stands what acts of a class need, as the operator reads it."""
+        """Return where it is what acts of a class need, as the operator reads it."""
         if kind in self.lacking:
             return self.lacking[kind]
         if kind in self.consents:
@@ -387,7 +389,7 @@ _RISING = (Mode.OBSERVE, Mode.APPROVE, Mode.AUTO)
 def under(fallbacks: Collection[Fallback], policy: Policy) -> Policy:
     """Return what may be done while `fallbacks` last: the least that any of them leaves, never more than `policy`.
 
-    Under `approve` no class of acts goes without a yes, whatever `consents` says of it.
+    Under `approve` no class of acts goes without approval, whatever `consents` says of it.
     """
     mode = min((policy.mode, *(each.mode for each in fallbacks)), key=_RISING.index)
     if mode is policy.mode:
@@ -407,15 +409,15 @@ class ConfigTrouble:
     since: datetime
     """When it was first found so."""
     until: datetime
-    """Until then what it said before holds; from then on nothing is begun. It is `since` where nothing was said before,
-    and where the time of the first fault could not be written down."""
+    """Until then what it stated before holds; from then on nothing is started. It is `since` where nothing was stated
+    before, and where the time of the first fault could not be written down."""
 
     def is_over(self, now: datetime) -> bool:
-        """Return whether what it said before holds no longer."""
+        """Return whether what it stated before holds no longer."""
         return now >= self.until
 
     def __str__(self) -> str:
         what = f"{self.file} cannot be used since {self.since:%Y-%m-%d %H:%M:%S} UTC: {self.fault}"
         if self.until <= self.since:
-            return f"{what}; until it can, nothing is begun"
-        return f"{what}; what it said before holds until {self.until:%Y-%m-%d %H:%M:%S} UTC, then nothing is begun"
+            return f"{what}; until it can, nothing is started"
+        return f"{what}; what it stated before holds until {self.until:%Y-%m-%d %H:%M:%S} UTC, then nothing is started"

@@ -1,4 +1,4 @@
-"""Why something is refused, and what was proved before anything is begun: by which checks, on what, until when.
+"""Why something is refused, and what was proved before anything is started: by which checks, on what, until when.
 
 Values only: the rules that make refusals are `guardrails`, `preconditions` and `budgets`.
 
@@ -26,12 +26,12 @@ class Patience(Enum):
 
 
 class Authority(Enum):
-    """On whose word an action would be begun."""
+    """On whose word an action would be started."""
 
     AUTOPILOT = "autopilot"
     """On nobody's: only where the mode is auto."""
     APPROVED_PLAN = "approved_plan"
-    """A person said yes to exactly this plan."""
+    """A person approved exactly this plan."""
     PERSON = "person"
     """A person launched it by hand: mode, pause and the storm brake (which doubts our eyes, not theirs) do not bind
     them; every other guardrail does."""
@@ -56,13 +56,13 @@ def never(guardrail: str, reason: str) -> Refusal:
     return Refusal(guardrail=guardrail, reason=reason, patience=Patience.NEVER)
 
 
-# -- what was proved before anything is begun --
+# -- what was proved before anything is started --
 
 
 PROVER_VERSION = 1
-"""Grows when a check is added or means something else: what an older prover let pass is proved anew."""
+"""Grows when a check is added or means something else: what an older prover let pass is proved again."""
 LASTS = timedelta(minutes=30)
-"""# Assumption: by then enough has changed in a cluster that a plan which nobody has begun is looked at anew."""
+"""# Assumption: by then enough has changed in a cluster that a plan which nobody has started is looked at again."""
 _OF_ACT_LASTS = timedelta(seconds=30)
 """What was proved of one act holds for the transaction that begins it, and that may wait for its turn."""
 _OF_QUOTAS_LASTS = timedelta(minutes=5)
@@ -82,7 +82,7 @@ class CheckedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The second opinion on one plan, as recorded before anything of it is begun."""
+    """The second opinion on one plan, as recorded before anything of it is started."""
 
     plan: PlanId
     content: Digest
@@ -97,7 +97,7 @@ class Proof:
 
     @property
     def contradictions(self) -> tuple[str, ...]:
-        """What speaks against the plan, of every check."""
+        """The evidence against the plan, of every check."""
         return tuple(each for checked in self.checked for each in checked.contradictions)
 
     @property
@@ -107,11 +107,11 @@ class Proof:
 
 
 def why_unproved(proof: Proof | None, *, content: Digest, checks: Collection[str]) -> str | None:
-    """Return why nothing of a plan with this `content` may be begun; None: each of `checks` let it pass, whole."""
+    """Return why nothing of a plan with this `content` may be started; None: each of `checks` let it pass, whole."""
     if proof is None:
         return "nobody has proved this plan; the next pass does"
     if proof.version != PROVER_VERSION or {each.check for each in proof.checked} != set(checks):
-        return "its proof is of another version of this program; the next pass proves it anew"
+        return "its proof is of another version of this program; the next pass proves it again"
     if proof.content != content:
         return f"what was proved is another plan by the name of {proof.plan}"
     if proof.contradictions:
@@ -121,7 +121,8 @@ def why_unproved(proof: Proof | None, *, content: Digest, checks: Collection[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActProof:
-    """The second opinion on one act, made right before it is begun. `act_proof` makes it, the before-entry keeps it."""
+    """The second opinion on one act, made right before it is started. `act_proof` makes it, the before-entry keeps
+    it."""
 
     act: ActionKey
     version: int
@@ -135,7 +136,7 @@ class ActProof:
 
 
 def why_act_unproved(proof: ActProof | None, *, act: ActionKey, checks: Collection[str], now: datetime) -> str | None:
-    """Return why one act may not be begun, whatever was proved of its plan; None: each of `checks` let it pass."""
+    """Return why one act may not be started, whatever was proved of its plan; None: each of `checks` let it pass."""
     if proof is None:
         return "nobody has proved this act"
     if proof.version != PROVER_VERSION or set(proof.checks) != set(checks):

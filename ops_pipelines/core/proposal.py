@@ -24,7 +24,7 @@ _LEAST_WEIGHT = 0.001
 TeamName = NewType("TeamName", str)
 """The account that pays, as the scheduler names it."""
 GpuType = NewType("GpuType", str)
-"""As the scheduler names it in `gres/gpu:<type>`; empty where the cluster has one type, or tells none apart."""
+"""As the scheduler names it in `gres/gpu:<type>`; empty where the cluster has one type, or distinguishes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class ProposedQuota:
     """What is not taken for another's sake: the guarantee, and what ran in the last full hour."""
     ran_last: float
     wanted_mean: float
-    """What it wanted on average on the last full day, queue included."""
+    """What it requested on average on the last full day, queue included."""
     debt: float
     """What it had beyond its fair share of what others left, on average of the window; below 0: others had of its."""
     reason: str
@@ -150,7 +150,7 @@ class QuotaProposal:
     frozen_because: str = ""
     """Why no quota moves today; empty: they may."""
     notes: tuple[str, ...] = ()
-    """What could not be told, was carried or left out, in words."""
+    """What could not be reported, was carried or left out, in words."""
     demand_until: datetime | None = None
     """The end of the newest hour of demand that was seen."""
     known_hour_ratio: float = 1.0
@@ -198,7 +198,7 @@ class ProposalEvent(Enum):
     READ_BACK = "read_back"
     STOP_HALF_WAY = "stop_half_way"
     NOTHING_DONE = "nothing_done"
-    """The scheduler refused before anything was in: it stands as it stood."""
+    """The scheduler refused before anything was in: it is as it stood."""
     UNDO = "undo"
     UNDO_READ_BACK = "undo_read_back"
     UNDO_STOPPED = "undo_stopped"
@@ -252,7 +252,8 @@ class ProposalRecord:
     """Who brought it into this state."""
     reason: str = ""
     sent: tuple[SentChange, ...] = ()
-    """What was to be set when it was begun first; nothing: it never was. By this it is completed, judged and undone."""
+    """What was to be set when it was started first; nothing: it never was. By this it is completed, judged and
+    undone."""
 
     @property
     def name(self) -> ProposalId:

@@ -1,7 +1,7 @@
 """What is kept beside the ledger: bundles, pages, statements, releases, sealed links; and the ledger read back.
 
-`Bundles` keeps them, `Recollection` tells what the lake still knows of an interval of time. What goes into a bundle is
-`remediate.bundle`'s business.
+`Bundles` keeps them, `Recollection` reports what the lake still knows of an interval of time. What goes into a bundle
+is `remediate.bundle`'s business.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -131,12 +131,12 @@ class Decided:
     incidents: tuple[Incident, ...]
     plans: tuple[IncidentPlan, ...]
     refusals: tuple[tuple[IncidentId, Refusal], ...] | None
-    """None where the line tells of none: nothing was planned, or an older version wrote it."""
+    """None where the line reports of none: nothing was planned, or an older version wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """An act was begun."""
+    """An act was started."""
 
     at: datetime
     actor: str
@@ -162,7 +162,7 @@ class RefusedAct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approved:
-    """A person said yes to a plan."""
+    """A person approved a plan."""
 
     at: datetime
     plan: PlanId
@@ -196,7 +196,7 @@ class Chronicle(Protocol):
         ...
 
     def incident(self, incident: IncidentId) -> Incident | None:
-        """Return an incident as it stands now."""
+        """Return an incident as it is now."""
         ...
 
     def incidents_since(self, since: datetime) -> tuple[Incident, ...]:
@@ -204,7 +204,7 @@ class Chronicle(Protocol):
         ...
 
     def records(self, incident: IncidentId) -> tuple[ActionRecord, ...]:
-        """Return every act of one incident in the order begun."""
+        """Return every act of one incident in the order started."""
         ...
 
     def checks(self, node: NodeName, *, limit: int) -> tuple[tuple[NodeCheck, bool], ...]:
@@ -244,7 +244,7 @@ class PageShelf(Protocol):
         ...
 
 
-# -- where statements and plans are kept for whoever bills and buys --
+# -- where statements and plans are kept for anyone who bills and buys --
 
 
 class StatementFilesError(RuntimeError):
@@ -281,7 +281,7 @@ class CalendarText:
 
 
 class RolloutFiles(Protocol):
-    """Reads them anew each time: what an operator changes holds from the next look on."""
+    """Reads them again each time: what an operator changes holds from the next look on."""
 
     def release_names(self) -> tuple[str, ...]:
         """Return the names of the releases that lie there, readable or not, in order."""

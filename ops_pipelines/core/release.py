@@ -110,12 +110,12 @@ class Change:
     """Words of a command, filled in: `{node}`, `{version}`, `{artifact}` (its location), `{key}`; of a playbook: its
     name and variables. Empty where Redfish installs."""
     rollback: tuple[str, ...] = ()
-    """The same for the way back; `{version}` is then the version that the node had."""
+    """The same for the rollback; `{version}` is then the version that the node had."""
     targets: tuple[str, ...] = ()
     """Of Redfish: ids of the firmware inventory, such as `HGX_0`. Empty: the BMC chooses by the image."""
     artifact: Artifact | None = None
     rollback_artifacts: Mapping[str, Artifact] = field(default_factory=dict)
-    """By version: what is installed on the way back, where the means needs a file."""
+    """By version: what is installed on the rollback, where the means needs a file."""
     activation: Activation = Activation.REBOOT
     reversibility: Reversibility = Reversibility.YES
     conditions: str = ""
@@ -138,7 +138,9 @@ class Change:
         if self.reversibility is Reversibility.WITH_CONDITIONS and not self.conditions:
             raise PolicyError(f"{what}: reversible: with_conditions needs the conditions in words")
         if self.reversibility is Reversibility.NO and self.bundle:
-            raise PolicyError(f"{what}: what cannot go back is alone in its wave; take it out of bundle {self.bundle}")
+            raise PolicyError(
+                f"{what}: what cannot be rolled back is alone in its wave; take it out of bundle {self.bundle}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +152,7 @@ class Claims:
     slowdown_ratio: float = 0.05
     """Steps this share slower, or a bandwidth this share lower."""
     slowest_failure: timedelta = timedelta(hours=6)
-    """A failure that begins this long after the node went back to work is still found on the first nodes."""
+    """A failure that begins this long after the node returned to work is still found on the first nodes."""
 
     def __post_init__(self) -> None:
         if self.event_rate_ratio < 2:
@@ -176,7 +178,7 @@ class Release:
     """Tests of the first nodes in its place: longer."""
     claims: Claims = field(default_factory=Claims)
     opted_out: frozenset[str] = frozenset()
-    """Nodes that keep what they have; the others go on."""
+    """Nodes that keep what they have; the others continue."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -193,12 +195,12 @@ class Release:
 
     @property
     def is_one_way(self) -> bool:
-        """Whether any part of it cannot go back."""
+        """Whether any part of it cannot be rolled back."""
         return any(change.reversibility is Reversibility.NO for change in self.changes)
 
     @property
     def steps(self) -> tuple[tuple[Change, ...], ...]:
-        """The changes in groups, each installed together and activated once: bundles, and what stands alone."""
+        """The changes in groups, each installed together and activated once: bundles, and what is alone."""
         groups: dict[str | int, list[Change]] = {}
         for number, change in enumerate(self.changes):
             groups.setdefault(change.bundle or number, []).append(change)
@@ -322,7 +324,7 @@ class DowngradeRule:
 
     component: Component
     reversibility: Reversibility
-    """Never YES: what simply goes back has no row."""
+    """Never YES: what simply rolls back has no row."""
     is_of_majors: bool
     """Whether it speaks only of going from one major release to another."""
     said: str

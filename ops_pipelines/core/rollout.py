@@ -32,22 +32,22 @@ from ops_pipelines.core.release import Change, Component, Release, ReleaseName, 
 
 
 class RolloutState(Enum):
-    """Where a rollout is. Beside each stands who owns it: us, or people."""
+    """Where a rollout is. Beside each is who owns it: us, or people."""
 
     AWAITING_YES = "awaiting_yes"
-    """People. Planned; the policy, or a component that cannot go back, wants a yes first."""
+    """People. Planned; the policy, or a component that cannot be rolled back, wants approval first."""
     RUNNING = "running"
     """Us. Nodes of the present wave are being updated, as windows and budgets allow."""
     SOAKING = "soaking"
     """Us. The wave is updated and works; the gate has not decided yet."""
     PAUSED = "paused"
-    """People. Nodes in hand are finished; no other is begun."""
+    """People. Nodes in hand are finished; no other is started."""
     ASKING = "asking"
-    """People. The gate could not decide in time, or too many nodes were pulled out: go on, or go back?"""
+    """People. The gate could not decide in time, or too many nodes were pulled out: continue, or roll back?"""
     GOING_BACK = "going_back"
     """Us. The gate or a person stopped it; every touched node gets its old version."""
     ENDING = "ending"
-    """Us. A person ended it; nodes in hand are finished, no other is begun."""
+    """Us. A person ended it; nodes in hand are finished, no other is started."""
     ABORTED = "aborted"
     """Final. A person ended it; nodes in hand were finished, the others keep what they have."""
     DONE = "done"
@@ -82,7 +82,7 @@ class RolloutEvent(Enum):
     ALL_BACK = "all_back"
     BACK_FAILED = "back_failed"
     ONE_WAY_NEXT = "one_way_next"
-    """The next wave holds what cannot go back: it needs a yes of its own."""
+    """The next wave holds what cannot be rolled back: it needs an approval of its own."""
 
 
 class Direction(Enum):
@@ -96,7 +96,7 @@ class NodeStage(Enum):
     PENDING = "pending"
     """Untouched; its wave has not come, or no budget was left."""
     DRAINING = "draining"
-    """Takes no new work; its jobs go on to their end, or to the checkpoint at which they are moved."""
+    """Takes no new work; its jobs continue to their end, or to the checkpoint at which they are moved."""
     INSTALLING = "installing"
     ACTIVATING = "activating"
     """Driver reload, reboot or power cycle."""
@@ -114,9 +114,9 @@ class NodeStage(Enum):
     SKIPPED = "skipped"
     """Untouched for a reason of its own: opted out, there already, somebody else's, broken."""
     PULLED = "pulled"
-    """Failed alone: drained, and ours. It goes back in the next pass; what cannot go back waits for people."""
+    """Failed alone: drained, and ours. It rolls back in the next pass; what cannot be rolled back waits for people."""
     LOST = "lost"
-    """Could not be brought back: drained, a person was called."""
+    """Could not be restored: drained, a person was called."""
 
 
 AT_REST = frozenset({NodeStage.PENDING, NodeStage.UPDATED, NodeStage.BACK, NodeStage.SKIPPED, NodeStage.PULLED})
@@ -137,7 +137,7 @@ LEFT = frozenset({NodeStage.LOST, NodeStage.PULLED})
 
 class NodeEvent(Enum):
     BEGIN = "begin"
-    """The drain is begun."""
+    """The drain is started."""
     FREE = "free"
     """Drained, and no job is left on it."""
     INSTALLED = "installed"
@@ -149,7 +149,7 @@ class NodeEvent(Enum):
     RETURNED = "returned"
     WAVE_GOOD = "wave_good"
     GO_BACK = "go_back"
-    """The way back begins, wherever the node is."""
+    """The rollback begins, wherever the node is."""
     IS_BACK = "is_back"
     SKIP = "skip"
     NOT_NOW = "not_now"
@@ -164,19 +164,19 @@ class Wave:
     number: int
     """From 1."""
     nodes: tuple[NodeName, ...]
-    """In the order in which they were planned; the engine takes whoever is free first."""
+    """In the order in which they were planned; the engine takes anyone who is free first."""
     is_canary: bool
     """Tested longer; nobody else is touched before the last of these has been decided."""
     is_deciding: bool = False
     """The last canary wave: it is good only when everything that the release claims to find was looked for."""
     planned_from: datetime | None = None
     planned_until: datetime | None = None
-    """As predicted when it was planned, soak included; None: no time could be foreseen."""
+    """As predicted when it was planned, soak included; None: no time could be expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutNode:
-    """One node in one rollout, as the ledger keeps it: enough to go on from after a crash."""
+    """One node in one rollout, as the ledger keeps it: enough to continue from after a crash."""
 
     rollout: RolloutId
     node: NodeName
@@ -193,28 +193,28 @@ class RolloutNode:
     reason: str = ""
     """Why it is where it is, in words that a person reads."""
     try_number: int = 1
-    """Of the acts of this pass; a node that is tried anew, or goes back, has a higher one."""
+    """Of the acts of this pass; a node that is tried again, or rolls back, has a higher one."""
     versions_before: Mapping[Component, str] = field(default_factory=dict)
-    """What ran before it was touched: where the way back leads."""
+    """What ran before it was touched: where the rollback leads."""
     good_reads: int = 0
     read_at: datetime | None = None
     """When the version was last read."""
     returned_at: datetime | None = None
-    """When it went back to work with the new version: its soak counts from here."""
+    """When it returned to work with the new version: its soak counts from here."""
     failure: str = ""
     """The signature of its own failure, by which alike ones are known; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Booking:
-    """Maintenance that the scheduler was told of: no job starts on these nodes that would run into it."""
+    """Maintenance that the scheduler was notified of: no job starts on these nodes that would run into it."""
 
     name: str
     nodes: tuple[NodeName, ...]
     begins_at: datetime
     ends_at: datetime
     is_accepted: bool = False
-    """Whether the scheduler has said yes; until then it is asked again."""
+    """Whether the scheduler has approved; until then it is asked again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,39 +224,40 @@ class Rollout:
     rollout: RolloutId
     release: ReleaseName
     release_digest: Digest
-    """Under which the ledger keeps the release: what was begun is finished with it, whatever the file says by then."""
+    """Under which the ledger keeps the release: what was started is finished with it, whatever the file says by
+    then."""
     plan: PlanId
-    """What a yes covers: a digest of release, nodes and waves."""
+    """What approval covers: a digest of release, nodes and waves."""
     state: RolloutState
     waves: tuple[Wave, ...]
     wave: int = 1
     """The present one."""
     since: datetime
     deadline: datetime | None = None
-    """When somebody is told that it stays in this state too long."""
+    """When somebody is notified that it stays in this state too long."""
     owner: str
     """Who must move it on: `autopilot`, the person who stopped it, or `people` where anybody may answer."""
     reason: str
     created_by: str
     created_at: datetime
     paused_from: RolloutState | None = None
-    """Where it goes on after a pause."""
+    """Where it continues after a pause."""
     stopped_because: str = ""
-    """Why it went back or asks; kept to its end."""
+    """Why it rolled back or asks; kept to its end."""
     finishes_at: datetime | None = None
     """As predicted when it was planned."""
     yes_by: str = ""
-    """Who said yes last; empty: nobody, and by the policy nobody needs to."""
+    """Who approved last; empty: nobody, and by the policy nobody needs to."""
     kept_off: Mapping[JobId, tuple[NodeName, ...]] = field(default_factory=dict)
     """Waiting jobs that are too wide for nodes that soak, and the nodes that we keep each off until they have."""
     booking: Booking | None = None
     """Nodes of the present wave that come next, and are kept free of long jobs until then."""
     resumed_at: datetime | None = None
-    """When a person let it go on although it asked: the gate's time counts from here."""
+    """When a person let it continue although it asked: the gate's time counts from here."""
     excused_count: int = 0
     """How many nodes had failed by then; they count no more against `max_pulled_count`."""
     yes_through: int = 0
-    """The last wave that the yes covers. What cannot go back is asked for wave by wave."""
+    """The last wave that the yes covers. What cannot be rolled back is asked for wave by wave."""
 
 
 def is_canary(node: RolloutNode, rollout: Rollout) -> bool:
@@ -269,15 +270,15 @@ def is_canary(node: RolloutNode, rollout: Rollout) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedVisit:
-    """When one node is foreseen to be out."""
+    """When one node is expected to be out."""
 
     node: NodeName
     wave: int
     drained_at: datetime
     begins_at: datetime
-    """When it is foreseen to be free of jobs, and is installed."""
+    """When it is expected to be free of jobs, and is installed."""
     ends_at: datetime
-    """When it is foreseen to work again."""
+    """When it is expected to work again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +313,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutPlan:
-    """Everything that would be done, and what it is foreseen to cost."""
+    """Everything that would be done, and what it is expected to cost."""
 
     plan: PlanId
     release: ReleaseName
@@ -327,9 +328,9 @@ class RolloutPlan:
     """GPUs that do no work: from the last job's end to the return, and canary tests."""
     teams: tuple[TeamTouched, ...]
     one_way: tuple[Change, ...] = ()
-    """What cannot go back: each alone in its wave, each needs a yes."""
+    """What cannot be rolled back: each alone in its wave, each needs approval."""
     left_out: tuple[NodeName, ...] = ()
-    """Planned, and yet not foreseen to be updated: their jobs outlast the limit each time that they are tried."""
+    """Planned, and yet not expected to be updated: their jobs outlast the limit each time that they are tried."""
     warnings: tuple[str, ...] = ()
 
 
@@ -355,7 +356,7 @@ class InstallOrder:
     """One step of a release on one node: all of it or nothing."""
 
     changes: tuple[Change, ...]
-    """Of one step, in their order; backwards on the way back."""
+    """Of one step, in their order; backwards on the rollback."""
     direction: Direction
     versions: Mapping[Component, str]
     """What each component is to run afterwards: the release's version, or the one that the node had."""
@@ -378,7 +379,7 @@ class InstallReport:
     node: NodeName
     state: InstallState
     said: str
-    """What the command or the BMC said last. Untrusted: never reaches a shell or markup."""
+    """What the command or the BMC stated last. Untrusted: never reaches a shell or markup."""
     progress_ratio: float | None = None
     changed_at: datetime | None = None
 
@@ -390,8 +391,8 @@ class UnorderableError(ValueError):
 def order_for(release: Release, node: RolloutNode, *, step: int, direction: Direction) -> InstallOrder:
     """Return the order of one step of a release for a node, there or back; `step` counts along that way.
 
-    Raises UnorderableError where the release has no such step, where a part of it cannot go back, and where it is
-    not known what the node ran before: half a step is no step.
+    Raises UnorderableError where the release has no such step, where a part of it cannot be rolled back, and where it
+    is not known what the node ran before: half a step is no step.
     """
     is_forward = direction is Direction.FORWARD
     groups = release.steps if is_forward else release.steps[::-1]
@@ -402,7 +403,7 @@ def order_for(release: Release, node: RolloutNode, *, step: int, direction: Dire
     unknown = [change.component.value for change in changes if change.component not in wanted]
     if unknown:
         raise UnorderableError(
-            f"{', '.join(unknown)} of {node.node} has no way back: it cannot go back, or nobody knows what ran before"
+            f"{', '.join(unknown)} of {node.node} cannot be rolled back, or nobody knows what ran before"
         )
     versions = {change.component: wanted[change.component] for change in changes}
     return InstallOrder(changes=changes, direction=direction, versions=versions)
@@ -423,7 +424,7 @@ class ChangeTime:
 
     begun_at: datetime
     ended_at: datetime | None
-    """None: it goes on."""
+    """None: it continues."""
 
     def holds(self, at: datetime) -> bool:
         return self.begun_at <= at and (self.ended_at is None or at <= self.ended_at)

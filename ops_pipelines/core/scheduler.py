@@ -78,7 +78,7 @@ class Scheduler(Protocol):
         ...
 
     def drain(self, nodes: Collection[NodeName], *, reason: str) -> None:
-        """Let no new work start on `nodes`; running jobs go on. One command for the whole batch.
+        """Let no new work start on `nodes`; running jobs continue. One command for the whole batch.
 
         An empty batch or reason raises ValueError: empty never means all. The reason is read back in
         `NodeStatus.reason`. The caller has made sure that nobody else's drain is overwritten.
@@ -120,7 +120,7 @@ class Scheduler(Protocol):
         ...
 
     def mark(self, attempts: Collection[JobAttempt]) -> None:
-        """Mark running jobs held: they run on, and start nowhere else before they are let go. One command for all.
+        """Mark running jobs held: they run on, and start nowhere else before they are released. One command for all.
 
         A job that is held already stays as it is. An empty collection raises ValueError. If some of several have ended
         or are on another attempt, the others are marked all the same, and SourceUnavailable says to read the jobs.
@@ -177,7 +177,7 @@ Values = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsRead:
-    """What the scheduler said of its settings."""
+    """What the scheduler stated of its settings."""
 
     cluster: Values
     partitions: Mapping[str, Values] = field(default_factory=dict)
@@ -194,7 +194,7 @@ class SchedulerSettings(Protocol):
     """Reads settings of the cluster, of its partitions and of its QOS, in the scheduler's own words."""
 
     def read(self) -> SettingsRead:
-        """Return what holds now. What could not be read beside the cluster's own settings stands in `unread`.
+        """Return what holds now. What could not be read beside the cluster's own settings is in `unread`.
 
         Raises SourceUnavailable or SourceNonsense where not even these can be read.
         """
@@ -256,7 +256,7 @@ class QuotasInForce:
     accounts: Mapping[TeamName, AccountQuota]
     read_at: datetime
     unheeded: frozenset[TeamName] = frozenset()
-    """Accounts of which the running scheduler follows other limits than those kept: it was not told, or not yet."""
+    """Accounts of which the running scheduler follows other limits than those kept: it was not notified, or not yet."""
     rejected: tuple[Rejected, ...] = ()
     """What could not be believed; the accounts named there are missing above."""
 
@@ -404,14 +404,14 @@ def refuse_twice_the_same(changes: Sequence[Change]) -> None:
 
 
 def find_obstacles(changes: Sequence[Change], accounts: Mapping[TeamName, AccountQuota]) -> tuple[str, ...]:
-    """Return why the changes cannot be made on what stands there; nothing if they can."""
+    """Return why the changes cannot be made on what is there; nothing if they can."""
     found = []
     for change in changes:
         quota = accounts.get(change.account)
         if quota is None:
             found.append(f"there is no account {change.account[:80]!r}; add it, or name one that exists")
         elif (value := change.stands_in(quota)) not in (change.before, change.after):
-            found.append(f"{change}: it is {'none' if value is None else value}; somebody changed it, propose anew")
+            found.append(f"{change}: it is {'none' if value is None else value}; somebody changed it, propose again")
     return tuple(found)
 
 

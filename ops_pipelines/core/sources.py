@@ -21,7 +21,7 @@ from ops_pipelines.core.plan import RestartCosts
 
 
 class SourceError(RuntimeError):
-    """A system that we asked did not do what was asked. The message says which, what it said, and what to check."""
+    """A system that we asked did not do what was asked. The message says which, what it stated, and what to check."""
 
 
 class SourceUnavailable(SourceError):
@@ -47,12 +47,12 @@ class LogLine:
     written_at: datetime | None
     """When the line says it was written, UTC; None if it does not say."""
     position: str
-    """Where it stands in its source; unique within the source and stable over restarts."""
+    """Where it is in its source; unique within the source and stable over restarts."""
     text: str
     job: str | None = None
     """The job that wrote it, where the source knows: the name of its output file, a label."""
     written_by: str | None = None
-    """The user who owns the file that it stands in. Anybody may give a file the name of any job: empty is an owner
+    """The user who owns the file that it is in. Anybody may give a file the name of any job: empty is an owner
     without a name, or a link to a file of another name; None, a source that does not tell."""
 
 
@@ -191,7 +191,7 @@ class AccountingPage:
 class Accounting(Protocol):
     """Reads what the scheduler keeps of attempts.
 
-    A job that was requeued has one row for each of its attempts, told apart by their starts. What reads an interval
+    A job that was requeued has one row for each of its attempts, distinguished by their starts. What reads an interval
     yields pages that follow each other in time, and raises ValueError if `start` is not before `end`. All raise
     SourceUnavailable or SourceNonsense (what was yielded before is whole).
     """
@@ -218,7 +218,7 @@ class Accounting(Protocol):
     def read_waiting(self, *, at: datetime) -> Iterator[AccountingPage]:
         """Yield the jobs that wait now, held ones too: since when, for how many GPUs, of which account, and why.
 
-        `at` is now, and stands in the page: a scheduler does not know who waited earlier. A requeued job waits again;
+        `at` is now, and is in the page: a scheduler does not know who waited earlier. A requeued job waits again;
         an array's waiting tasks may be one row, `30_[3-15%3]`. What runs, or still ends, is left out.
         """
         ...
@@ -256,14 +256,14 @@ class JobFactsError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSeen:
-    """What the lines of one job said of its checkpoints."""
+    """What the lines of one job stated of its checkpoints."""
 
     times: tuple[datetime, ...] = ()
     """When the newest of them were complete, oldest first."""
     saving_since: datetime | None = None
-    """A save that stops the training has begun: it is complete when the next step is seen."""
+    """A save that stops the training has started: it is complete when the next step is seen."""
     staged_at: datetime | None = None
-    """A save goes on beside the training: it is complete when the next one is told."""
+    """A save continues beside the training: it is complete when the next one is notified."""
 
     @property
     def checkpointed_at(self) -> datetime | None:
@@ -310,18 +310,18 @@ class JobFacts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveNews:
-    """How the child stands."""
+    """How the child is."""
 
     is_running: bool
     note: str
-    """What its last cycle said, or why it does not run."""
+    """What its last cycle stated, or why it does not run."""
 
 
 class LiveCycle(Protocol):
     """Runs beside the code server as long as somebody tends it."""
 
     def tend(self) -> LiveNews:
-        """Start the child if it does not run, tell it that it is wanted, and return its news. Never waits.
+        """Start the child if it does not run, tell it that it is requested, and return its news. Never waits.
 
         A child that is not tended for a minute ends by itself, as does one whose code server is gone.
         """
@@ -332,7 +332,7 @@ class LiveCycle(Protocol):
 
 
 SO_FAR = "so_far"
-"""The part of a cycle that holds what a store told of an hour that was not over."""
+"""The part of a cycle that holds what a store reported of an hour that was not over."""
 
 
 class LakeError(RuntimeError):
@@ -354,8 +354,8 @@ class Told:
     rows: Rows | None
     """None where it has none."""
     retold: frozenset[datetime] = frozenset()
-    """The times at which live cycles asked the same source, and of which it has told all now: it may have taken back
-    what it said then (a series that had ended), or have it no more."""
+    """The times at which live cycles asked the same source, and of which it has reported all now: it may have taken
+    back what it stated then (a series that had ended), or have it no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,7 +367,7 @@ class Computed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteFile:
-    """What a site expects of one table, as it stands in a file."""
+    """What a site expects of one table, as it is in a file."""
 
     path: str
     table: str
@@ -463,7 +463,7 @@ class LakeKeeper(Protocol):
 
 
 class PastWork(Protocol):
-    """Tells of jobs of the past, up to about an hour ago. Both raise LakeError."""
+    """Reports of jobs of the past, up to about an hour ago. Both raise LakeError."""
 
     def allocations(self, *, nodes: Collection[NodeName], start: datetime, end: datetime) -> Rows:
         """Return the rows of `job_allocations` of these nodes in the hours of [start, end).

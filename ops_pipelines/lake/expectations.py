@@ -24,7 +24,7 @@ class Severity(Enum):
     ERROR = "error"
     """The partition must not be built upon."""
     WARNING = "warning"
-    """People should know; what is downstream goes on."""
+    """People should know; what is downstream continues."""
 
 
 class Kind(Enum):
@@ -412,7 +412,7 @@ def _mapping(document: object, keys: frozenset[str] | None, where: str) -> Mappi
 
 
 Trouble = tuple[Expectation, str]
-"""What stands for a file that cannot be used, and why: the file, the key, what to do."""
+"""What is for a file that cannot be used, and why: the file, the key, what to do."""
 
 
 def expected_at_site(suites: Sequence[SuiteFile], *, table: str) -> tuple[tuple[Expectation, ...], tuple[Trouble, ...]]:

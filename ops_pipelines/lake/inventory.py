@@ -28,7 +28,7 @@ _MIG = "/mig"
 
 class ChangeKind(Enum):
     RENUMBERED = "renumbered"
-    """Same place, another index: drivers number anew at a boot."""
+    """Same place, another index: drivers number again at a boot."""
     MOVED = "moved"
     """Another PCI address of the same node."""
     TRANSFERRED = "transferred"
@@ -36,12 +36,12 @@ class ChangeKind(Enum):
     SWAPPED = "swapped"
     """It and another GPU changed places."""
     REPLACED = "replaced"
-    """A GPU that was never seen before stands where another stood."""
+    """A GPU that was never seen before is where another stood."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """Where a GPU stands. None: never said."""
+    """Where a GPU is. None: never stated."""
 
     node: str
     pci_address: str | None = None
@@ -59,7 +59,7 @@ class Change:
 
     kind: ChangeKind
     gpu: str
-    """Its serial, else its UUID: the GPU that stands at `after` now."""
+    """Its serial, else its UUID: the GPU that is at `after` now."""
     before: Seat
     """Where it stood; for REPLACED the seat as its predecessor held it."""
     after: Seat
@@ -256,7 +256,7 @@ def _moved(gpu: str, before: _Stay, after: _Stay) -> Change:
 
 
 def _mark_swaps(moves: Sequence[Change]) -> list[Change]:
-    """Return the moves, those marked that are one half of a swap: each stands where the other stood, at one time."""
+    """Return the moves, those marked that are one half of a swap: each is where the other stood, at one time."""
     physical = [move for move in moves if move.kind is not ChangeKind.RENUMBERED]
     by_places = {(move.before.place, move.after.place): move for move in physical}
     found: list[Change] = []
@@ -394,7 +394,7 @@ def build_inventory(
 def _node_row(
     name: NodeName, status: NodeStatus | None, *, hour: datetime, tells_partitions: bool
 ) -> dict[str, object]:
-    """Return a node's row. `tells_partitions`: a node without any is in none; else nobody tells which it is in."""
+    """Return a node's row. `tells_partitions`: a node without any is in none; else nobody reports which it is in."""
     row: dict[str, object] = {"node": name, "device": "", "time": hour, "kind": "node", "source": "topology"}
     if status is not None:
         marks = [status.state.name]

@@ -123,7 +123,7 @@ class NodeNames:
         self._others: dict[str, str | None] = {}
         for name in self._known or ():
             for other in {name.casefold(), _first_label(name).casefold()}:
-                # Two nodes that share a short name are told apart by the full one only.
+                # Two nodes that share a short name are distinguished by the full one only.
                 self._others[other] = None if other in self._others else name
 
     def settle(self, name: str) -> tuple[str, bool | None]:

@@ -393,7 +393,7 @@ _INVENTORY_KINDS: Mapping[str, Sequence[str]] = {
 
 
 def expected_devices_of(inventory: pa.Table, *, table: str) -> int | None:
-    """Return how many devices of a telemetry table the inventory names; None where it tells nothing of them."""
+    """Return how many devices of a telemetry table the inventory names; None where it reports nothing of them."""
     kinds = _INVENTORY_KINDS.get(table)
     if kinds is None or not inventory.num_rows:
         return None

@@ -30,7 +30,7 @@ MAX_TEXT_LENGTH = 1000
 
 
 class WrongKind(ValueError):
-    """The bytes are of another kind than was said. The message: what was found, what was expected."""
+    """The bytes are of another kind than was stated. The message: what was found, what was expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Refused:
     """One record that was not believed."""
 
     record: str
-    """Where it stands: `line 12`, a series, a JSON pointer. Unique within the source."""
+    """Where it is: `line 12`, a series, a JSON pointer. Unique within the source."""
     reason: str
     """A fixed snake_case code; never holds data."""
     detail: str
@@ -98,7 +98,7 @@ class Kind(Enum):
     COUNTER = "counter"
     """Only grows, but for restarts."""
     STATE = "state"
-    """A number that stands for a word."""
+    """A number that is for a word."""
 
 
 class Merge(Enum):

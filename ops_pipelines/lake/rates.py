@@ -32,7 +32,7 @@ def rates(
       and after a gap longer than `max_gap` (a gap of exactly `max_gap` counts).
     - `elapsed_seconds`: how long that took; null where `increase` is.
     - `per_second`: the one over the other.
-    - `is_reset`: whether the counter began anew in between; null where `increase` is.
+    - `is_reset`: whether the counter began again in between; null where `increase` is.
 
     `boots` says when nodes booted (`node`, `time`, `boot_time_seconds`, as in node_telemetry). It finds restarts
     after which the counter had already passed its old value. Give it only for counters that do not survive a boot: the

@@ -120,7 +120,7 @@ _DEVICE = Column(name="device", type=ColumnType.TEXT, meaning="part of the node;
 _UNKNOWN = Column(
     name="unknown_node", type=ColumnType.FLAG, meaning="cluster.yaml does not name the node; null without cluster.yaml"
 )
-_SOURCE = Column(name="source", type=ColumnType.TEXT, meaning="the system or file that said so")
+_SOURCE = Column(name="source", type=ColumnType.TEXT, meaning="the system or file that stated so")
 
 
 def _text(name: str, meaning: str) -> Column:
@@ -200,7 +200,7 @@ _RECORDS = (
         columns=(
             _text("job", "job id as users write it: 123, 30_1, 40+1"),
             _text(
-                "attempt", "start of the attempt, or `unstarted`; with duplicate ids the submit time tells them apart"
+                "attempt", "start of the attempt, or `unstarted`; with duplicate ids the submit time distinguishes them"
             ),
             _TIME,
             _text("job_raw", "the scheduler's own number"),
@@ -257,7 +257,7 @@ _RECORDS = (
         key=("source", "position"),
         columns=(
             _SOURCE,
-            _text("position", "where it stands in its source"),
+            _text("position", "where it is in its source"),
             _TIME,
             _text("node", "node that wrote it"),
             _UNKNOWN,
@@ -280,7 +280,7 @@ _RECORDS = (
         key=("source", "position"),
         columns=(
             _SOURCE,
-            _text("position", "where it stands in its source"),
+            _text("position", "where it is in its source"),
             _TIME,
             _text("node", "node that wrote it"),
             _UNKNOWN,
@@ -348,16 +348,16 @@ _RECORDS = (
     ),
     Table(
         name="gpu_demand",
-        meaning="what each team ran, waited for and wanted within the hour, by type of GPU: means over the hour",
+        meaning="what each team ran, waited for and requested within the hour, by type of GPU: means over the hour",
         key=("team", "gpu_type"),
         columns=(
             _text("team", "account that pays; every declared team has a row in every hour"),
-            _text("gpu_type", "type of GPU; empty where the cluster has one, or it cannot be told"),
+            _text("gpu_type", "type of GPU; empty where the cluster has one, or it cannot be distinguished"),
             _TIME,
             _number("gpus_running_avg", "1", "GPUs that its jobs held"),
             _number("gpus_pending_avg", "1", "GPUs that its jobs waited for, if GPUs or quota would start them"),
             _number("gpus_pending_max", "1", "most GPUs that waited at once"),
-            _number("gpus_demand_avg", "1", "GPUs wanted: ran and waited, less idle ones within the policy's bound"),
+            _number("gpus_demand_avg", "1", "GPUs requested: ran and waited, less idle ones within the policy's bound"),
             _number("gpus_wasted_avg", "1", "GPUs held on which nothing ran, by gpu_efficiency"),
             _number("jobs_running_avg", "1", "attempts that ran"),
             _number("gpus_ran_last", "1", "GPUs that its jobs held in the last moment of the hour"),
@@ -369,7 +369,7 @@ _RECORDS = (
         key=("team", "gpu_type"),
         columns=(
             _text("team", "account that the quota is for"),
-            _text("gpu_type", "type of GPU; empty where the cluster has one, or tells none apart"),
+            _text("gpu_type", "type of GPU; empty where the cluster has one, or distinguishes none"),
             _TIME,
             _text("proposal", "the proposal's name"),
             _text("state", "what became of the proposal: proposed, refused, applied, undone, superseded, ..."),
@@ -379,7 +379,7 @@ _RECORDS = (
             _number("guarantee_gpus", "1", "what was guaranteed"),
             _number("ran_last_gpus", "1", "what it ran in the last moment of the newest hour"),
             _number("used_mean_gpus", "1", "what it ran on average on the last full day"),
-            _number("wanted_mean_gpus", "1", "what it wanted on average on the last full day, queue included"),
+            _number("wanted_mean_gpus", "1", "what it requested on average on the last full day, queue included"),
             _number("debt_gpus", "1", "what it had beyond its fair share, mean of the window; below 0: it lent"),
             _text("reason", "why the quota changes, or does not"),
             _text("counterfactual", "what it is expected to miss with this quota, and with the one before"),
@@ -391,7 +391,7 @@ _RECORDS = (
         key=("resource", "gpu_type", "name"),
         columns=(
             _text("resource", "gpus, gpus_out, gpus_stranded, storage_bytes, network_ratio, rack_watts, cooling_watts"),
-            _text("gpu_type", "type of GPU; empty where the cluster has one, tells none apart, or it is not of GPUs"),
+            _text("gpu_type", "type of GPU; empty where the cluster has one, distinguishes none, or it is not of GPUs"),
             _text("name", "team, file system, leaf switch, rack, ...; empty: all teams together, the whole fabric"),
             _TIME,
             _text("zone", "IANA name of the zone whose day it is"),
@@ -403,13 +403,13 @@ _RECORDS = (
             _number("running_mean", "1", "GPUs held, mean of the day; null: not of GPUs, or not kept"),
             _number("idle_mean", "1", "GPUs held on which nothing ran, mean of the day; null: not of GPUs"),
             _number("waiting_mean", "1", "GPUs that waited, mean of the day; null: not of GPUs"),
-            _whole("censored_hours", "h", "hours in which a team stood at its hard cap: more may have been wanted"),
+            _whole("censored_hours", "h", "hours in which a team stood at its hard cap: more may have been requested"),
             _text("unit", "of peak, mean and limit: 1, B, ratio, W"),
         ),
     ),
     Table(
         name="efficiency_advice",
-        meaning="what a team could do better, by week: what was said, what was not and why, and whether it followed",
+        meaning="what a team could do better, by week: what was stated, what was not and why, and whether it followed",
         key=("team", "kind", "subject"),
         columns=(
             _text("team", "account that pays; empty where the scheduler names none"),
@@ -417,10 +417,10 @@ _RECORDS = (
             _text("subject", "user and name of jobs that are alike, or a path; a user's text"),
             _TIME,
             _text("week", "the week that was looked at, as 2026-W47; `time` is its end"),
-            _text("withheld_because", "why nothing was said; null for what was chosen"),
-            _time("told_at", "when the team was told; null if it was not"),
+            _text("withheld_because", "why nothing was stated; null for what was chosen"),
+            _time("told_at", "when the team was notified; null if it was not"),
             _text("evidence", "what was seen, in sentences"),
-            _text("counter_evidence", "what speaks against it"),
+            _text("counter_evidence", "the evidence against it"),
             _text("what_to_do", "what to change"),
             _text("confidence", "low, medium, high"),
             _number("gain_low_gpu_hours", "h", "GPU-hours a week that it gains with little doubt"),
@@ -492,7 +492,7 @@ _RECORDS = (
         key=("source", "record"),
         columns=(
             _SOURCE,
-            _text("record", "where it stands in its source: a line, a series, a JSON pointer"),
+            _text("record", "where it is in its source: a line, a series, a JSON pointer"),
             _TIME,
             _text("into", "the table that it would have gone to; null where that was not known"),
             _text("reason", "fixed snake_case code"),

@@ -240,7 +240,7 @@ class _Sorting:
 
 
 def is_any_fresh(samples: Sequence[Sample], *, at: datetime, stale_after: timedelta) -> bool:
-    """Return whether the source still sees anything now: a store goes on answering long after its scraper died."""
+    """Return whether the source still sees anything now: a store continues answering long after its scraper died."""
     return any(-MAX_AHEAD <= at - sample.sampled_at <= stale_after for sample in samples)
 
 

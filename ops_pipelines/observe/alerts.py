@@ -3,7 +3,7 @@
 Here: what of a body can be believed, and which node an alert means. Not here: who may send (`resources.web_access`),
 what becomes of it in the ledger (`observe.alerts`), what an alert means (catalogue/alerts.csv, `observe`).
 
-A webhook tells changes, so what fires is remembered in the ledger and changes are applied. Decoding is
+A webhook reports changes, so what fires is remembered in the ledger and changes are applied. Decoding is
 `observe.alerts`; who may hand alerts in is decided before anything arrives here.
 """
 
@@ -25,7 +25,7 @@ from ops_pipelines.lake.quantities import readable
 
 
 MOST_ALERTS = 2_000
-"""Of one body; as many as a cluster has nodes. What is beyond is told as one rejected row."""
+"""Of one body; as many as a cluster has nodes. What is beyond is reported as one rejected row."""
 _MOST_NAME_LENGTH = 128
 _MOST_TEXT_LENGTH = 400
 _MOST_AHEAD = timedelta(minutes=5)
@@ -61,7 +61,7 @@ class Alert:
 
     @property
     def position(self) -> str:
-        """Where it stands among all alerts: the same labels since the same moment are the same alert."""
+        """Where it is among all alerts: the same labels since the same moment are the same alert."""
         return f"{self.fingerprint}/{self.starts_at.isoformat()}"
 
 
@@ -75,11 +75,11 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """How alerts of this cluster are told from others, and where they name the node."""
+    """How alerts of this cluster are reported from others, and where they name the node."""
 
     node_label: str = "node"
     labels: Mapping[str, str] | None = None
-    """What every alert of this cluster carries; None: whoever sends watches this cluster only."""
+    """What every alert of this cluster carries; None: anyone who sends watches this cluster only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,8 +289,8 @@ def _kind(found: object) -> str:
 
 
 UNTOLD_FOR = timedelta(days=1)
-"""Alertmanager tells again what still fires (`repeat_interval`, 4 h unless set): what it has not told for so long is
-forgotten. It does not tell the end of what was silenced when it ended (prometheus/alertmanager issue 226)."""
+"""Alertmanager reports again what still fires (`repeat_interval`, 4 h unless set): what it has not reported for so long
+is forgotten. It does not tell the end of what was silenced when it ended (prometheus/alertmanager issue 226)."""
 MOST_REMEMBERED = 5_000
 """Alerts that fire at once and are remembered; every reading of the ledger's state goes through all of them."""
 _TOO_MANY = f"more than {MOST_REMEMBERED} alerts fire at once; expected fewer. Send node alerts only (route.matchers)"
@@ -360,7 +360,7 @@ def reject_delivery(reason: str, text: str, cluster: Cluster) -> None:
 
 
 def forget_untold(cluster: Cluster) -> tuple[Observation, ...]:
-    """End the alerts that were not told again for `UNTOLD_FOR`; return them."""
+    """End the alerts that were not reported again for `UNTOLD_FOR`; return them."""
     now = cluster.clock.now()
     present = fired(cluster)
     if not present:
@@ -376,7 +376,7 @@ def forget_untold(cluster: Cluster) -> tuple[Observation, ...]:
 def end_what_is_gone(standing: Collection[str], cluster: Cluster) -> tuple[Observation, ...]:
     """End the alerts whose labels are not among `standing`, the fingerprints that Alertmanager shows; return them.
 
-    It tells no end of an alert that is silenced when it ends, and our own silences are such.
+    It reports no end of an alert that is silenced when it ends, and our own silences are such.
     """
     now = cluster.clock.now()
     present = fired(cluster)
@@ -417,7 +417,7 @@ def _began_at(alert: Observation) -> datetime:
 
 
 def _read_told(cluster: Cluster) -> dict[str, datetime]:
-    """Return when each remembered alert was last told; minutes are exact enough for a day."""
+    """Return when each remembered alert was last reported; minutes are exact enough for a day."""
     kept = cluster.ledger.cursor(ALERT_SOURCE)
     if kept is None:
         return {}

@@ -122,12 +122,12 @@ def _is_gone_before(measure: Measure, key: Key) -> bool:
 
 
 def _still_expected(measure: Measure, name: str, node: str, *, lost: list[_Lost], fresh: set[str]) -> list[_Lost]:
-    """Return which of the lost devices are missing, those lost last first. Others were exchanged or cut anew."""
+    """Return which of the lost devices are missing, those lost last first. Others were exchanged or cut again."""
     lost = sorted(lost)
     if name != GPU_TABLE:
         return lost
     there = {parent_of(device) for device in fresh}
-    # A slice whose GPU goes on reporting was cut anew; a GPU that reports by its slices is there.
+    # A slice whose GPU continues reporting was cut again; a GPU that reports by its slices is there.
     lost = [each for each in lost if parent_of(each[1][1]) not in there]
     if not measure.topology.knows(NodeName(node)):
         return lost
@@ -362,7 +362,7 @@ def _why(quantity: str, *, is_off: bool) -> str:
 __all__ = ["GONE_AFTER", "list_missing", "measure_coverage"]
 
 _SAID_BY_OTHERS = frozenset({"platform_telemetry", "facility_telemetry"})
-"""What Prometheus, the scheduler and BMCs say of a node goes on when the node itself is silent."""
+"""What Prometheus, the scheduler and BMCs say of a node continues when the node itself is silent."""
 
 
 def measure_coverage(
@@ -377,7 +377,7 @@ def measure_coverage(
     """Return `monitoring_coverage` of the hour that begins at `hour`, sorted by key.
 
     `tables`: rows of the telemetry tables by name; one that is not there has no rows. `before`: this table, of the
-    hour before. A series is missing if none of its samples stands in the last minute (or step) of the hour.
+    hour before. A series is missing if none of its samples is in the last minute (or step) of the hour.
     """
     measure = Measure(
         hour=hour,

@@ -33,7 +33,8 @@ class Filled:
     notes: tuple[str, ...]
     """Warnings of the sources: what they say may be missing."""
     retold: frozenset[datetime] = frozenset()
-    """Grid times of which the stores of metrics told all that they have (`core.sources.Told`); none if they warned."""
+    """Grid times of which the stores of metrics reported all that they have (`core.sources.Told`); none if they
+    warned."""
 
 
 def fill_metrics(observatory: Observatory, *, tables: Collection[str], start: datetime, end: datetime) -> Filled:
@@ -81,7 +82,7 @@ def fill_accounting(observatory: Observatory, *, start: datetime, end: datetime)
         parsed = read_ended(page.body, source=page.source, start=start)
         ended.append(parsed)
         if parsed.refused:
-            # Rows are known by their line, and pages are told apart by their beginning.
+            # Rows are known by their line, and pages are distinguished by their beginning.
             refused.append(rejected_rows(parsed.refused, source=accounting.source, at=page.start))
     held = combine(
         read_held(page.body, source=page.source, start=start, end=end)

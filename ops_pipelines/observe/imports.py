@@ -17,7 +17,7 @@ Parse = Callable[..., Parsed]
 
 
 class FileKind(Enum):
-    """What a file from outside is said to be."""
+    """What a file from outside is stated to be."""
 
     METRICS = "metrics"
     SACCT = "sacct"
@@ -70,7 +70,7 @@ def ingest(
 def _parse(document: Document, *, kind: FileKind, node: str | None, names: "NodeNames") -> Parsed:
     parse, parse_tree = _parsers(kind)
     if kind in _LABELLED:
-        # Which of several labels names the node can only be told by who knows the nodes.
+        # Which of several labels names the node can only be reported by who knows the nodes.
         parse = partial(parse, names=names)
     if document.body is not None:
         return parse(document.body, source=document.source, at=document.at, node=node)

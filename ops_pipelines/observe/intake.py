@@ -1,6 +1,6 @@
 """Takes evidence in: follows logs, keeps new lines once, and conditions when they begin.
 
-Whoever reads the same log for another purpose has a place of its own. What lines mean is the caller's business.
+Anyone who reads the same log for another purpose has a place of its own. What lines mean is the caller's business.
 
 A source that does not answer loses nothing: its cursor stays, and the failure is returned to be shown.
 """
@@ -89,7 +89,7 @@ def _without_history(
         return observations, ()
     is_first = before is None or (bool(noted) and noted == before)
     goes_on_at = batch.cursor if is_first and is_full else ""
-    if is_first and goes_on_at != noted:  # Before the cursor moves: whoever dies in between reads a first time again.
+    if is_first and goes_on_at != noted:  # Before the cursor moves: who dies in between reads a first time again.
         now = cluster.clock.now()
         cluster.ledger.take_in(source=reading, observations=(), rejected=(), cursor=goes_on_at, now=now)
     undated = {line.position for line in batch.lines if is_first and line.written_at is None}

@@ -1,6 +1,6 @@
 """What is learned of jobs from their lines, and how it joins what the scheduler says.
 
-A line in a file counts only if the file is the job's user's, or root's. So a lie costs the user who tells it: a job
+A line in a file counts only if the file is the job's user's, or root's. So a lie costs the user who reports it: a job
 that claims fresh checkpoints is interrupted when that loses more of its work than it seems, one that hides them is
 interrupted later or not at all, and its node waits. A collector that labels lines with jobs (Loki) is believed.
 """
@@ -150,7 +150,7 @@ def note_lines(
     """Return what is known of a job after more of its lines.
 
     `is_going_on`: they show steps after what was known. `started_at`: when its present attempt began, None if unknown;
-    a save that an earlier attempt had begun was cut off with it, and is never complete.
+    a save that an earlier attempt had started was cut off with it, and is never complete.
     """
     from ops_pipelines.observe.logs.matching import LineKind
 
@@ -162,13 +162,13 @@ def note_lines(
         if line.kind is LineKind.RESUMED:
             seen = _without_cut_off(seen, line.at)
         elif line.kind is LineKind.SAVED:
-            # Whatever had begun was this.
+            # Whatever had started was this.
             seen = replace(_with_time(seen, line.at), saving_since=_after(seen.saving_since, line.at))
         elif line.kind is LineKind.SCHEDULED:
             seen = replace(seen, saving_since=None)
         elif line.kind is LineKind.SAVING and not _is_known(seen, line.at):
             if seen.saving_since is not None and line.at - seen.saving_since > PARTS_WITHIN:
-                seen = _with_time(seen, seen.saving_since)  # another save: the training went on in between
+                seen = _with_time(seen, seen.saving_since)  # another save: the training continued in between
             seen = replace(seen, saving_since=max(line.at, seen.saving_since or line.at))
         elif line.kind is LineKind.STAGED and not _is_known(seen, line.at):
             if seen.staged_at is not None and line.at - seen.staged_at > SAME_SAVE:
@@ -180,7 +180,7 @@ def note_lines(
 
 
 def _without_cut_off(seen: CheckpointSeen, started_at: datetime | None) -> CheckpointSeen:
-    """Return `seen` without saves that had begun before `started_at` and were not complete."""
+    """Return `seen` without saves that had started before `started_at` and were not complete."""
     if started_at is None:
         return seen
     is_cut_off = seen.saving_since is not None and seen.saving_since < started_at

@@ -78,8 +78,8 @@ def run_cycle(
 
     `window` holds the cycles before this one; without it no detector looks. `detect` None: all detectors.
     """
-    # First, and by the sensor's own reading: what is told must not have grown old behind locks and logs, and half an
-    # answer of many queries must not end a condition.
+    # First, and by the sensor's own reading: what is reported must not have grown old behind locks and logs, and half
+    # an answer of many queries must not end a condition.
     told = take_in_conditions(cluster)
     problems = list(told.failures)
     metrics = _read_metrics(observatory, at=at, problems=problems)
@@ -133,7 +133,7 @@ class _Metrics:
     """Part of the cycle's files -> what is kept in it."""
     rejected: list[Rows] = field(default_factory=list)
     has_failed: bool = False
-    """A source gave up before it had told everything."""
+    """A source gave up before it had reported everything."""
 
     @property
     def tables(self) -> list[tuple[str, Rows]]:
@@ -175,7 +175,7 @@ def _read_metrics(observatory: Observatory, *, at: datetime, problems: list[str]
 
 
 def _part_of(source: MetricSource, observatory: Observatory) -> str:
-    """Return which of the cycle's files are the source's: what a store tells anew when the hour closes stands alone."""
+    """Return which of the cycle's files are the source's: what a store reports again when the hour closes is alone."""
     is_mixed = any(each.has_history for each in observatory.metrics)
     return source.source if is_mixed and not source.has_history else ""
 
@@ -201,7 +201,7 @@ def _keep(observatory: Observatory, metrics: _Metrics, *, at: datetime, problems
 
 
 def _note_jobs(window: LiveWindow, cluster: Cluster, *, at: datetime, problems: list[str]) -> None:
-    """Tell the window who holds what; while the scheduler is silent, its last word stands."""
+    """Tell the window who holds what; while the scheduler is silent, its last word is."""
     try:
         window.note_jobs(cluster.scheduler.read_jobs(), at=at)
     except SourceError as problem:
@@ -220,7 +220,8 @@ def _look(
     detect: "Sequence[Detector] | None",
     problems: list[str],
 ) -> int:
-    """Tell what the detectors see; return how many conditions began. Whatever is wrong with one, the cycle goes on."""
+    """Tell what the detectors see; return how many conditions began. Whatever is wrong with one, the cycle
+    continues."""
     if metrics.sight is Sight.NOTHING:
         problems.append("no metrics came: the detectors saw nothing, and what they had found stays")
         return 0
@@ -244,7 +245,7 @@ def _look(
 def _count_repetitions(
     window: LiveWindow, observatory: Observatory, cluster: Cluster, *, at: datetime, problems: list[str]
 ) -> int:
-    """Tell what came too often on one part; return how much of it is new. Whatever is wrong, the cycle goes on."""
+    """Tell what came too often on one part; return how much of it is new. Whatever is wrong, the cycle continues."""
     try:
         return tell_repetitions(window.repetitions, observatory.lake, cluster, holds=window.holds, at=at)
     except Exception as problem:  # a fault in the count must not cost the lake its rows

@@ -60,7 +60,7 @@ def attempts_of(accounting: pa.Table | None, allocations: pa.Table | None) -> tu
 def jobs_over_time(
     attempts: Sequence[JobStatus], *, start: datetime, end: datetime
 ) -> tuple[tuple[datetime, tuple[JobStatus, ...]], ...]:
-    """Return what a scheduler would have said of all jobs that run or ended LATELY: at `start`, and at each change up
+    """Return what a scheduler would have stated of all jobs that run or ended LATELY: at `start`, and at each change up
     to `end`."""
     edges = {start}
     for each in attempts:

@@ -1,7 +1,7 @@
 """What a part has shown before: the same rule so often on the same part is no accident, and then another step is due.
 
 A part is known by its serial, else by its UUID; never by an index or a PCI address, since another part may stand there
-tomorrow. So a replaced part starts anew, and a moved one brings its past along. How often is too often is data
+tomorrow. So a replaced part starts again, and a moved one brings its past along. How often is too often is data
 (`catalogue.RepeatRule`); who is a lemon among many is `lemons`.
 """
 
@@ -15,7 +15,7 @@ from ops_pipelines.core.identity import GpuUuid, JobId, NodeName, PciAddress
 from ops_pipelines.core.observation import HISTORY_SOURCE, NO_NODE, Observation, Signal
 
 BURST = timedelta(minutes=3)
-"""What follows so soon is the same event told again. Source: NVSentinel, RepeatedXID31OnSameGPU."""
+"""What follows so soon is the same event reported again. Source: NVSentinel, RepeatedXID31OnSameGPU."""
 
 _PROGRAMS = frozenset({AtFault.APPLICATION, AtFault.USER})
 """Where a rule blames the program, one program proves nothing against the part, however often it runs."""
@@ -23,7 +23,7 @@ _PROGRAMS = frozenset({AtFault.APPLICATION, AtFault.USER})
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class PartKey:
-    """One physical part, wherever it stands."""
+    """One physical part, wherever it is."""
 
     kind: str
     """The word of its ComponentKind."""
@@ -44,7 +44,7 @@ class Seating:
     pci: PciAddress
     since: datetime
     until: datetime | None
-    """Half-open; None: it still stands there."""
+    """Half-open; None: it still is there."""
     uuid: GpuUuid | None = None
     serial: str | None = None
 
@@ -53,7 +53,7 @@ class Seating:
 class Lineage:
     """Which GPU stood where when, and when other parts were replaced.
 
-    Who stands where is read from the inventory (`lake.inventory`, `diagnose.trouble_rows`).
+    Who is where is read from the inventory (`lake.inventory`, `diagnose.trouble_rows`).
     """
 
     seatings: tuple[Seating, ...] = ()
@@ -73,7 +73,7 @@ class Lineage:
         object.__setattr__(self, "_serials", serials)
 
     def gpu(self, *, node: NodeName, pci: PciAddress | None, uuid: GpuUuid | None, at: datetime) -> PartKey | None:
-        """Return the GPU that is meant; None if neither a UUID nor a seating tells, or two seatings disagree."""
+        """Return the GPU that is meant; None if neither a UUID nor a seating reports, or two seatings disagree."""
         if uuid is not None:
             return self._key(uuid, None)
         if pci is None:
@@ -86,7 +86,7 @@ class Lineage:
         return seated.pop() if len(seated) == 1 else None
 
     def _key(self, uuid: GpuUuid | None, serial: str | None) -> PartKey | None:
-        """Return the key by the serial that was ever said of it, else the UUID; None if nothing was said."""
+        """Return the key by the serial that was ever stated of it, else the UUID; None if nothing was stated."""
         known = self._serials.get(uuid, frozenset()) if uuid is not None and serial is None else frozenset()
         name = serial or (next(iter(known)) if len(known) == 1 else uuid)
         return None if name is None else PartKey(kind=ComponentKind.GPU.value, name=name)
@@ -296,7 +296,7 @@ def _judge(name: str, part: PartKey, listed: Sequence[Occurrence], rule: NamedRu
     jobs = sorted({each.job for each in listed if each.job is not None})
     who = f" in jobs {', '.join(jobs[:5])}{', ...' if len(jobs) > 5 else ''}" if jobs else ""
     why = (
-        "different programs met it there and nowhere else" if needs_programs else "each time anew, bursts counted once"
+        "different programs met it there and nowhere else" if needs_programs else "each time again, bursts counted once"
     )
     return Repetition(
         rule=name,
@@ -314,7 +314,7 @@ def _judge(name: str, part: PartKey, listed: Sequence[Occurrence], rule: NamedRu
 
 
 def _first_of_bursts(listed: Sequence[Occurrence], *, by_program: bool) -> list[Occurrence]:
-    """Return the first of each burst; of each program in it, where programs are told apart."""
+    """Return the first of each burst; of each program in it, where programs are distinguished."""
     marks: list[Occurrence] = []
     last: dict[str | None, datetime] = {}
     for each in listed:

@@ -1,4 +1,4 @@
-"""What has happened too often on one part, told as evidence: once for each burst.
+"""What has happened too often on one part, reported as evidence: once for each burst.
 
 Looks back over the evidence of the ledger as far as the catalogue's repeat rules do. How often is too often is
 `observe.repeated`; what a repetition calls for is `observe.rules`. Made for the live cycle,
@@ -36,7 +36,7 @@ class Hold:
     nodes: frozenset[NodeName]
     started_at: datetime
     ended_at: datetime | None
-    """None: it goes on."""
+    """None: it continues."""
     user: str = ""
 
 
@@ -135,7 +135,7 @@ def _by_length(rules: Mapping[str, RepeatRule]) -> Mapping[timedelta, list[str]]
 
 
 def _inventory_hours(newest: datetime, *, back: timedelta) -> tuple[datetime, ...]:
-    """Return the hours whose inventories are read: few, and dense where an installation may have just begun."""
+    """Return the hours whose inventories are read: few, and dense where an installation may have just started."""
     hours = {newest - number * HOUR for number in range(_INVENTORY_EVERY // HOUR)}
     hours |= {newest - number * _INVENTORY_EVERY for number in range(_DAY // _INVENTORY_EVERY + 1)}
     return tuple(sorted(hours | {newest - number * _DAY for number in range(max(0, back // _DAY) + 2)}))

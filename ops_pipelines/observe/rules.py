@@ -1,7 +1,7 @@
 """What observations mean: one rule, one function; each finding names its evidence and the source of the rule.
 
 The meaning of codes is data (`Catalogue`), that of conditions a table (`condition_rules`), never an `if` in a rule.
-What a finding is made of stands in `finding`; what several of them mean together is `diagnose`.
+What a finding is made of is in `finding`; what several of them mean together is `diagnose`.
 """
 
 from dataclasses import replace
@@ -108,7 +108,7 @@ def find_alert(observation: Observation, catalogue: Catalogue) -> Finding:
     """Return what an alert means by its name; one without a row joins its node's incident and opens none.
 
     An alert repairs nothing: at the most it calls for a person. What it says of no node calls for nobody, because
-    Alertmanager itself has told people already.
+    Alertmanager itself has reported people already.
     """
     rule = catalogue.alerts.get(observation.signature or "")
     response = Response.MONITOR if rule is None else min(RESPONSES[rule.first_action], Response.PAGE)

@@ -23,11 +23,11 @@ from ops_pipelines.review.timeline import EventKind, EventLane, StoryEvent
 _KEY: Mapping[Tint, str] = {
     Tint.GREEN: "well, or yes",
     Tint.YELLOW: "faulty, or waits",
-    Tint.ORANGE: "stands still, refused or failed",
+    Tint.ORANGE: "stopped, refused or failed",
     Tint.GREY: "out of service, or noted",
     Tint.BLUE: "plan, act, test",
     Tint.PINK: "repair",
-    Tint.SKY: "watched, or told",
+    Tint.SKY: "watched, or reported",
     Tint.INK: "evidence, or nobody knows",
 }
 _LEAST_SPAN = timedelta(seconds=1)
@@ -88,7 +88,7 @@ def _marks(report: IncidentReport, lane: EventLane) -> StoryRow:
 def _people(report: IncidentReport, end: datetime) -> StoryRow:
     row = _marks(report, EventLane.PEOPLE)
     waits = tuple(
-        StoryBar(begins_at=each.began_at, ends_at=each.ended_at or end, tint=Tint.YELLOW, word="waits for a yes")
+        StoryBar(begins_at=each.began_at, ends_at=each.ended_at or end, tint=Tint.YELLOW, word="waits for approval")
         for each in report.waits
         if each.who.startswith("PLAN-")
     )
@@ -117,9 +117,9 @@ def _act(event: StoryEvent, end: datetime) -> StoryBar:
 def _job(victim: Victim, report: IncidentReport, end: datetime) -> StoryRow:
     moments: Sequence[tuple[datetime | None, Tint, str]] = (
         (report.began_at, Tint.GREEN, "runs"),
-        (victim.stopped_at, Tint.ORANGE, "stands still"),
+        (victim.stopped_at, Tint.ORANGE, "stopped"),
         (victim.resumed_at, Tint.SKY, "runs again"),
-        (victim.progressed_at, Tint.GREEN, "goes on"),
+        (victim.progressed_at, Tint.GREEN, "continues"),
     )
     known = [(at, tint, word) for at, tint, word in moments if at is not None]
     ends = [*(at for at, _, _ in known[1:]), end]
@@ -169,7 +169,7 @@ _KEY_SIGNS = 5
 _EVENTS_AT_EACH_END = 40
 """How it began and how it ended is what a reader asks for; the chain at the end has every line."""
 _WORTH_A_TILE = 0.005
-"""GPU-hours: less is told as none."""
+"""GPU-hours: less is reported as none."""
 _LINES_AT_MOST = 2_000
 _TEXT_AT_MOST = 2_000
 

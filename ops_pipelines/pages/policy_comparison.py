@@ -73,14 +73,14 @@ def _tiles(found: Replay) -> tuple[tuple[str, str], ...]:
 def _counts(found: Replay) -> tuple[tuple[str, str, str], ...]:
     then, new = found.then, found.new
     return (
-        ("acts begun", str(then.act_count), str(new.act_count)),
+        ("acts started", str(then.act_count), str(new.act_count)),
         ("of them on nodes and jobs", str(then.node_act_count), str(new.node_act_count)),
-        ("plans begun", str(then.plan_count), str(new.plan_count)),
+        ("plans started", str(then.plan_count), str(new.plan_count)),
         ("GPU-hours expected to be lost by them", f"{then.lost_gpu_hours:.2f}", f"{new.lost_gpu_hours:.2f}"),
         ("jobs of unknown loss", str(then.unknown_loss_count), str(new.unknown_loss_count)),
         ("pages to people", str(then.page_count), str(new.page_count)),
         ("messages to job owners", str(then.owner_message_count), str(new.owner_message_count)),
-        ("plans that ask for a yes", str(then.approval_count), str(new.approval_count)),
+        ("plans that ask for approval", str(then.approval_count), str(new.approval_count)),
         ("false alarms acted on", str(then.false_count), str(new.false_count)),
         ("real incidents missed", str(then.missed_count), str(new.missed_count)),
     )
@@ -134,7 +134,7 @@ def _act_words(act: ComparedAct) -> str:
 
 
 def _outcome(acts: Sequence[ComparedAct]) -> str:
-    outcomes = Counter("not begun" if act.done_at is None else act.outcome or "under way" for act in acts)
+    outcomes = Counter("not started" if act.done_at is None else act.outcome or "under way" for act in acts)
     return ", ".join(word if len(acts) == 1 else f"{count} {word}" for word, count in sorted(outcomes.items()))
 
 

@@ -98,7 +98,8 @@ def per_thousand_node_days(rate: Rate) -> float | None:
 
 
 def shown_effective(work: WorkSum) -> str:
-    """Return effective time as one share, or as the bounds between which it lies; a dash where nothing was wanted."""
+    """Return effective time as one share, or as the bounds between which it lies; a dash where nothing was
+    requested."""
     if work.unknown <= 0 or work.wanted <= 0:
         return shown_ratio(work.low_ratio)
     return f"between {shown_ratio(work.low_ratio)} and {shown_ratio(work.high_ratio)}"
@@ -135,10 +136,10 @@ def five_sentences(review: WeeklyReview) -> tuple[str, ...]:
 def _of_work(numbers: WeekNumbers, before: WeekNumbers) -> str:
     total = numbers.work.total
     if total.wanted <= 0:
-        return "How much of the wanted GPU time was productive is not known: no job with GPUs is on record."
+        return "How much of the requested GPU time was productive is not known: no job with GPUs is on record."
     earlier = before.work.total.effective_ratio if before.is_on_record else None
     ratio = total.effective_ratio
-    said = f"{_upper(shown_effective(total))} of the GPU time that jobs wanted was productive"
+    said = f"{_upper(shown_effective(total))} of the GPU time that jobs requested was productive"
     if ratio is not None and earlier is not None:
         points = (ratio - earlier) * 100
         said += f", {abs(points):.1f} points {'more' if points >= 0 else 'less'} than the week before"
@@ -444,7 +445,7 @@ def _coverage_row(line: CoverageLine) -> Mapping[str, object]:
 
 
 def work_bars(work: Work) -> tuple[BarRow, ...]:
-    """Return a bar for each team, the largest first: what became of the time that it wanted."""
+    """Return a bar for each team, the largest first: what became of the time that it requested."""
     teams = sorted(work.by_team.items(), key=lambda each: (-each[1].wanted, each[0]))
     return tuple(
         BarRow(label=team, parts=_parts(each), number=f"{shown_bounds(each)} of {shown_hours(each.wanted)} GPU-h")
@@ -463,7 +464,7 @@ def _work_plot(work: Work) -> Markup | None:
     key = {
         shade: words for name, words, shade in PARTS if any(getattr(each, name) > 0 for each in work.by_team.values())
     }
-    return drawn(bars_svg(rows, title="What became of the GPU time that each team wanted", key=key))
+    return drawn(bars_svg(rows, title="What became of the GPU time that each team requested", key=key))
 
 
 def day_columns(numbers: WeekNumbers) -> tuple[DayColumn, ...]:

@@ -240,7 +240,7 @@ _LABELS = 4
 
 
 class Part(Enum):
-    """What a part of a column stands for, with its colour (Okabe and Ito's)."""
+    """What a part of a column is for, with its colour (Okabe and Ito's)."""
 
     SAME = "#9aa3ad"
     ONLY_THEN = "#d55e00"

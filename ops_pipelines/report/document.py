@@ -128,7 +128,8 @@ def plain(words: Words) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A bar on a scale from 0 to 1, with marks on it. What is drawn is also said: renderers without pictures say it."""
+    """A bar on a scale from 0 to 1, with marks on it. What is drawn is also stated: renderers without pictures say
+    it."""
 
     said: str
     parts: tuple[tuple[float, Shade], ...] = ()
@@ -136,7 +137,7 @@ class Bar:
     outline: float | None = None
     ticks: tuple[float, ...] = ()
     rings: tuple[float, ...] = ()
-    """One above 1 is drawn as a sign that the scale goes on."""
+    """One above 1 is drawn as a sign that the scale continues."""
     dots: tuple[float, ...] = ()
 
 
@@ -250,7 +251,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: Sequence[Row | tuple[Cell, ...]]
     empty: Words = "None."
-    """What is said where there is no row."""
+    """What is stated where there is no row."""
     key: str = ""
     """Its name in Dagster's metadata; without one it is on pages and in terminals alone."""
     at_most: int = 40
@@ -394,7 +395,7 @@ class Document:
     command: str = ""
     """What prints the same in a terminal."""
     state: Span | None = None
-    """How it stands, beside the title."""
+    """How it is, beside the title."""
     now: datetime | None = None
     """None: it says by itself of when it is."""
     measures: Mapping[str, int | float | str] | None = None

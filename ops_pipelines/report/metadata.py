@@ -75,7 +75,7 @@ def _measure(value: float | str) -> dg.MetadataValue:
 
 def _table(drawn: Table) -> dg.MetadataValue:
     places = [(place, column) for place, column in enumerate(drawn.columns) if column.kind is not Kind.DRAWN]
-    # A sum among its parts would be counted twice by whoever adds them up.
+    # A sum among its parts would be counted twice by anyone who adds them up.
     rows = [row.cells for row in drawn.every_row if row.role not in (RowRole.SUM, RowRole.WHOLE)]
     return table({column.name: _data(row[place], column.kind) for place, column in places} for row in rows)
 

@@ -123,7 +123,7 @@ def moment(at: datetime | None) -> str:
 
 
 def share_of(value: float, whole: float) -> float:
-    """Return where a value stands between 0 and a whole, as 0..1."""
+    """Return where a value is between 0 and a whole, as 0..1."""
     return 0.0 if whole <= 0 else min(1.0, max(0.0, value / whole))
 
 

@@ -44,7 +44,7 @@ from ops_pipelines.report.document import (
 from ops_pipelines.report.numbers import shown
 
 _STYLES = {Mood.GOOD: "green", Mood.WARN: "yellow", Mood.BAD: "bold red", Mood.SOFT: "dim", None: ""}
-"""Colour repeats what the word says; it never stands alone."""
+"""Colour repeats what the word says; it never is alone."""
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Co"})
 """Unicode categories: control, format (direction marks), surrogate, private use."""
 _NARROW = 12
@@ -56,7 +56,7 @@ _TERMINAL_LINE_ENDS = re.compile(r"[\t\r\n\v\f\u0085\u2028\u2029]+")
 def printable(text: str) -> str:
     """Return `text` on one line, with what could steer a terminal written out: an escape becomes `\\x1b` in letters.
 
-    Written out and not removed: whoever reads evidence must see that something odd was there. Direction marks
+    Written out and not removed: anyone who reads evidence must see that something odd was there. Direction marks
     (`\\u202e`) count as steering: they make a line read otherwise than it is.
     """
     flat = _TERMINAL_LINE_ENDS.sub(" ", text)
@@ -168,7 +168,7 @@ def _print_numbers(out: Console, numbers: Sequence[Number]) -> None:
 
 
 def _print_table(out: Console, table: Table) -> None:
-    """Print a table. Columns in which nothing stands are left out, as are drawings."""
+    """Print a table. Empty columns are left out, as are drawings."""
     rows = table.every_row if table.folded else table.first_rows
     if table.caption:
         out.print(text_of(table.caption, style="bold"))
@@ -182,7 +182,7 @@ def _print_table(out: Console, table: Table) -> None:
     if sum(each.least + 2 for each in columns) <= out.width:
         _print_rows(out, columns, rows, below=())
     elif sum(each.longest_word + 2 for each in narrow) <= out.width:
-        # What explains a row stands below the table, where it may be long.
+        # What explains a row is below the table, where it may be long.
         _print_rows(out, narrow, rows, below=[each for each in columns if each.kind is Kind.WORDS])
     else:
         _print_cards(out, columns, rows)

@@ -1,4 +1,4 @@
-"""A plan is shown and a yes is taken, by command and by the link of a message."""
+"""A plan is shown and approval is taken, by command and by the link of a message."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ from ops_pipelines.remediate.verbs import explain_action
 from ops_pipelines.report.html import render
 from ops_pipelines.terminal.outlook import Outlook
 
-# -- whether a yes to a plan can still have an effect --
+# -- whether approval to a plan can still have an effect --
 
 
 def plan_to_approve(plan: PlanId, cluster: Cluster, outlook: Outlook) -> IncidentPlan:
-    """Return the plan if a yes to it can still have an effect; raise ByHandRefused with the reason otherwise.
+    """Return the plan if approval to it can still have an effect; raise ByHandRefused with the reason otherwise.
 
     Raises SourceUnavailable where the scheduler does not answer: then nobody knows whether the plan still holds.
     """
@@ -35,7 +35,7 @@ def plan_to_approve(plan: PlanId, cluster: Cluster, outlook: Outlook) -> Inciden
     if known is None:
         raise ByHandRefused(f"there is no plan {plan}; `ops-pipelines incidents` lists what waits for approval")
     if cluster.rules.policy.mode is Mode.OBSERVE:
-        raise ByHandRefused("policy.yaml says mode: observe, so no plan is begun; set mode: approve first")
+        raise ByHandRefused("policy.yaml says mode: observe, so no plan is started; set mode: approve first")
     waiting_plan(plan, cluster)
     incident = cluster.ledger.incident(known.incident)
     if incident is not None and incident.state is not IncidentState.OPEN:
@@ -46,7 +46,7 @@ def plan_to_approve(plan: PlanId, cluster: Cluster, outlook: Outlook) -> Inciden
         raise SourceUnavailable(f"whether {plan} still holds cannot be judged: {told}. Nothing was approved.")
     if isinstance(present, Refusal):
         if present.patience is Patience.NEVER:
-            raise ByHandRefused(f"{plan} cannot be begun: {present.reason}")
+            raise ByHandRefused(f"{plan} cannot be started: {present.reason}")
     elif present.plan != plan:
         raise ByHandRefused(
             f"{plan} is outdated: the cluster has changed, and {present.plan} would be done now; "
@@ -72,11 +72,11 @@ def what_stands_in_the_way(plan: IncidentPlan, cluster: Cluster, outlook: Outloo
         yield "no autopilot is running; nothing begins before it is started"
 
 
-# -- the page on which one named person says yes to one plan --
+# -- the page on which one named person approves to one plan --
 
 
 CONFIRMATION = "confirm"
-"""The field of the form that says yes; its value is the plan's name. Without it nothing is approved."""
+"""The field of the form that approves; its value is the plan's name. Without it nothing is approved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class ApprovalMatter:
     jobs: Mapping[JobId, JobStatus]
     """As the scheduler shows them now; empty where it did not answer."""
     notices: Sequence[str]
-    """What else stands in the way of the plan, in words."""
+    """What else is in the way of the plan, in words."""
     now: datetime
 
 
@@ -151,7 +151,7 @@ def _step(action: Action, matter: ApprovalMatter) -> _Step:
     elif needs_yes(action, matter.policy, among=matter.plan.actions):
         standing = "needs your yes"
     else:
-        standing = "goes on by itself"
+        standing = "continues by itself"
     kind = CLASS_OF.get(action.verb)
     return _Step(
         what=explain_action(action),
@@ -206,7 +206,7 @@ class SentForm:
     fetch_site: str | None
     """Sec-Fetch-Site: from where the browser says that the form was sent; None from older ones, and without TLS."""
     origin: str | None
-    """Origin; `null` from browsers that were told to send no referrer, as our pages tell them."""
+    """Origin; `null` from browsers that were notified to send no referrer, as our pages tell them."""
     host: str
     """The host that was asked for, as the request says."""
     body: bytes
@@ -288,4 +288,4 @@ def _refuse_unconfirmed(form: SentForm, claim: LinkClaim) -> None:
     except (UnicodeDecodeError, ValueError):
         fields = {}
     if fields.get(CONFIRMATION) != [claim.plan]:
-        raise FormRefused(HTTPStatus.BAD_REQUEST, "the box was not ticked: go back, read the plan, and tick it.")
+        raise FormRefused(HTTPStatus.BAD_REQUEST, "the box was not ticked: roll back, read the plan, and tick it.")

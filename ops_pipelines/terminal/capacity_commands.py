@@ -1,7 +1,7 @@
 """`ops-pipelines capacity`: peaks ahead, what to order by when, the quarter's report; and how good forecasts were.
 
 Orders nothing and keeps nothing: what is kept of a quarter is the asset's. What is computed is `capacity`'s and
-`capacity.forecast`'s; the shape of answers stands in `capacity.report`.
+`capacity.forecast`'s; the shape of answers is in `capacity.report`.
 """
 
 import json as documents
@@ -110,7 +110,7 @@ def report(
     ] = None,
     as_of: Annotated[
         str | None,
-        typer.Option("--as-of", help="Make it anew from the days before this local day, which is of the quarter."),
+        typer.Option("--as-of", help="Make it again from the days before this local day, which is of the quarter."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write QUARTER.html and QUARTER.json there; the directory is made.")
@@ -152,7 +152,7 @@ def backtest(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Judge forecasts of peaks on recorded demand: each window is foretold from the days before it alone.
+    """Judge forecasts of peaks on recorded demand: each window is forecast from the days before it alone.
 
     A series is the daily maximum of a team's hourly demand. Windows that are judged never overlap; bounds are
     calibrated on windows that were over when they began. What was done to days and teams goes to standard error.

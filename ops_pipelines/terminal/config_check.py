@@ -41,7 +41,7 @@ _ASKED_NODE_COUNT = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What one system said. `problem` is None if it answered; then `said` is in words, otherwise it is empty."""
+    """What one system stated. `problem` is None if it answered; then `said` is in words, otherwise it is empty."""
 
     system: str
     said: str
@@ -143,13 +143,13 @@ def _say_power(cluster: Cluster, node: NodeName) -> str:
 
 
 def _say_versions(cluster: Cluster, node: NodeName) -> str:
-    """Say which versions it tells: a rollout believes nothing else. Empty where the site offers no such command."""
+    """Say which versions it reports: a rollout believes nothing else. Empty where the site offers no such command."""
     try:
         versions = cluster.fleet.read_versions(node)
     except SourceError as problem:
         return "" if str(problem).startswith(NOT_OFFERED) else f"; it does not say which versions run: {problem}"
     told = ", ".join(sorted(component.value for component in versions))
-    return f"; it tells the versions of {told}" if told else "; it tells no version of anything"
+    return f"; it reports the versions of {told}" if told else "; it reports no version of anything"
 
 
 def _ask_ledger(cluster: Cluster) -> str:

@@ -275,7 +275,7 @@ def _bundle_lines(found: Explanation) -> Iterator[str]:
     for each in found.bundles:
         kept = "; sha256 as in the ledger" if each.digest == found.shown.incident.bundle else ""
         yield f"{each.reason}, {moment(each.saved_at)}: {', '.join(each.files)}{kept}; {each.place}"
-    # What cannot be had is said once, of the newest: in the earlier ones it lacks, too, or there was no time for it.
+    # What cannot be had is stated once, of the newest: in the earlier ones it lacks, too, or there was no time for it.
     newest = max(found.bundles, key=lambda each: each.saved_at, default=None)
     for sentence in () if newest is None else newest.missing:
         yield f"missing: {sentence}"

@@ -85,9 +85,10 @@ def restore(
     """Put a backup back. Stop the autopilot before.
 
     Everything is verified before anything is touched; the ledger is put in place in one step, and verified again. The
-    chain goes on with an entry that says from which backup it comes and what is lost. Where something is, the autopilot
-    is paused: look at what is listed, then `resume-autopilot`. Configuration and lake are put back only where there is
-    none. Exit code 4: refused, nothing was changed; 3 with a report: the ledger is back, and a file of these is not.
+    chain continues with an entry that says from which backup it comes and what is lost. Where something is, the
+    autopilot is paused: look at what is listed, then `resume-autopilot`. Configuration and lake are put back only where
+    there is none. Exit code 4: refused, nothing was changed; 3 with a report: the ledger is back, and a file of these
+    is not.
 
     \b
     JSON: backed_up_at, ledger, head_seq, is_as_it_was, lost_count (null: nobody knows), lost_from, lost_until,
@@ -195,7 +196,7 @@ def install(
 ) -> None:
     """Install the guard on this host, as root: its files, its state, and PrologSlurmctld in slurm.conf.
 
-    A PrologSlurmctld of the site goes on, behind the guard. slurm.conf as it was is kept beside it. On the nodes
+    A PrologSlurmctld of the site continues, behind the guard. slurm.conf as it was is kept beside it. On the nodes
     node_witness.py is to listen; docs/START_GUARD.md has the units.
     """
     import os
@@ -251,7 +252,7 @@ def install(
     typer.echo(f"the guard lies in {directory}; slurmctld runs {wrapper}{behind}")
     if kept is not None:
         typer.echo(f"{slurm_conf} was changed; as it was, it is {kept}")
-    typer.echo("now: systemctl restart slurmctld, which runs no first PrologSlurmctld before (its jobs go on);")
+    typer.echo("now: systemctl restart slurmctld, which runs no first PrologSlurmctld before (its jobs continue);")
     typer.echo("the unit ops-pipelines-start-guard.service here, and on each node")
     typer.echo("ops-pipelines-node-witness.socket (deploy/systemd); then: ops-pipelines guard status")
 

@@ -139,7 +139,7 @@ class UnreadableLog(ValueError):
 
 
 class SalvagedLog:
-    """A log that ends where it can no longer be read, so that what stands before is answered all the same."""
+    """A log that ends where it can no longer be read, so that what is before is answered all the same."""
 
     def __init__(self, stream: io.BufferedIOBase | gzip.GzipFile) -> None:
         self._stream = stream
@@ -328,7 +328,7 @@ def classify(
             else:
                 print_summary(summarise(verdicts), meanings=meanings())
             if stream.damage is not None:
-                complain(f"{_name(file)}: {_reason(stream.damage)}: what stands before was read, and nothing after")
+                complain(f"{_name(file)}: {_reason(stream.damage)}: what is before was read, and nothing after")
                 raise typer.Exit(ExitCode.USAGE)
     except (OSError, UnreadableLog) as problem:
         if isinstance(problem, BrokenPipeError):

@@ -51,13 +51,13 @@ def node_check(
 ) -> None:
     """Test the node that this runs on; change nothing.
 
-    A tool that is not installed, or does not come to its end, is told as not run, never as passed. Best run as root:
-    part of what it looks at is hidden from others. Tests that load the hardware are not run beside a job.
+    A tool that is not installed, or does not come to its end, is reported as not run, never as passed. Best run as
+    root: part of what it looks at is hidden from others. Tests that load the hardware are not run beside a job.
 
     \b
     Exit codes: 0 every required test passed; 1 a test failed; 3 nothing failed, and a required test was not run, or
     one whose tool is here came to no end; 2 wrong usage; 70 the check itself broke; 75 another check runs here: ask
-    again later. --start: 0 begun, or begun before; 77 refused, such as a suite that this version does not know.
+    again later. --start: 0 started, or started before; 77 refused, such as a suite that this version does not know.
     --result: 0 it is printed, whatever it says; 4 `running`, or `none` under this key.
 
     \b
@@ -100,7 +100,7 @@ def _do(
 ) -> None:
     if result is not None:
         if start or suite is not None or test:
-            raise _usage("--result stands alone: it starts nothing")
+            raise _usage("--result is alone: it starts nothing")
         _print_result(result, state)
         return
     if start and key is None:
@@ -222,7 +222,7 @@ def _print_result(key: str, state: Path) -> None:
 def _print_table(check: "NodeCheck") -> None:
     from ops_pipelines.report.terminal import printable
 
-    typer.echo(f"{check.node}, suite {check.suite}: {', '.join(check.gpu_models) or 'no GPU that NVML tells of'}")
+    typer.echo(f"{check.node}, suite {check.suite}: {', '.join(check.gpu_models) or 'no GPU that NVML reports'}")
     for run in check.tests:
         typer.echo(
             f"  {run.test:<14} {run.result.value.replace('_', ' '):<8} {run.seconds:8.1f} s  {printable(run.said)}"
@@ -296,8 +296,8 @@ def start(
     among them is refused. What they print is in KEY.log under --state.
 
     \b
-    Exit codes: 0 begun, or begun before; 75 another installation runs here: ask again later; 77 refused: an order that
-    makes no sense, or a process that computes on the GPUs.
+    Exit codes: 0 started, or started before; 75 another installation runs here: ask again later; 77 refused: an order
+    that makes no sense, or a process that computes on the GPUs.
     """
     from ops_pipelines.core.sources import SourceRefused
     from ops_pipelines.resources.fleet.documents import order_from_word
@@ -356,8 +356,8 @@ def node_versions(
 ) -> None:
     """Print which versions run on this node, as one JSON object; change nothing.
 
-    What runs, not what is installed: of a daemon only while a process of that very file runs. What cannot be told is
-    left out. Best run as root.
+    What runs, not what is installed: of a daemon only while a process of that very file runs. What cannot be reported
+    is left out. Best run as root.
 
     \b
     JSON: node, and a text for each of driver, fabric_manager, imex, cuda, dcgm, nic_driver, nic_firmware, gpu_vbios,
@@ -384,7 +384,7 @@ def _runs(state: Path, node: str) -> "InstallRuns":
     from ops_pipelines.resources.node.nvml import read_nvml
 
     def count_processes() -> int:
-        # A driver that does not answer hinders nothing: it may be what is to be mended.
+        # A driver that does not answer hinders nothing: it may be what is to be repaired.
         reading = read_nvml(parse_node_name(node), run_tool, limit_seconds=_GPU_LIMIT_SECONDS)
         return reading.compute_process_count
 

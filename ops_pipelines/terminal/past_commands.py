@@ -136,7 +136,7 @@ def _line_of(name: "PlanId", plan: "IncidentPlan", cluster: "Cluster") -> int | 
 
 
 def view_proof(plan: "IncidentPlan", snapshot: "Snapshot", proof: "BlastRadius", cluster: "Cluster") -> ProofView:
-    """Return what is shown of a proof that was computed anew."""
+    """Return what is shown of a proof that was computed again."""
     from ops_pipelines.remediate.decide import re_prove
     from ops_pipelines.remediate.plan_proof import PROOFS
 
@@ -145,7 +145,7 @@ def view_proof(plan: "IncidentPlan", snapshot: "Snapshot", proof: "BlastRadius",
     for _, find_contradictions in PROOFS.values():
         problems += [each for each in find_contradictions((plan,), snapshot, rules) if each not in problems]
     is_same = snapshot.rules_digest == cluster.rules_digest
-    changed = "policy.yaml, cluster.yaml or the catalogue have changed since: what is said here is by the present ones"
+    changed = "policy.yaml, cluster.yaml or the catalogue have changed since: what is shown is by the present ones"
     return ProofView(
         cluster=cluster.name,
         plan=plan.plan,
@@ -161,7 +161,7 @@ def view_proof(plan: "IncidentPlan", snapshot: "Snapshot", proof: "BlastRadius",
 
 
 def _view_guardrails(plan: "IncidentPlan", snapshot: "Snapshot", cluster: "Cluster") -> tuple[GuardrailView, ...]:
-    """Return each guardrail with what it said, as of then, of the plan's acts, had somebody approved it."""
+    """Return each guardrail with what it stated, as of then, of the plan's acts, had somebody approved it."""
     from ops_pipelines.core.proof import Authority
     from ops_pipelines.remediate.decide import facts_behind
     from ops_pipelines.remediate.guardrails.judge import judge, read_rulebook
@@ -244,7 +244,7 @@ def print_proof(out: "Console", view: ProofView, proof: "BlastRadius") -> None:
 
 NOW = "now"
 _LONGEST_BACK_MINUTES = 7 * 24 * 60
-"""A day of a large cluster is read in minutes; whoever wants more asks the lake in SQL."""
+"""A day of a large cluster is read in minutes; anyone who wants more asks the lake in SQL."""
 
 
 class NoSuchTime(ValueError):
@@ -269,8 +269,8 @@ def diagnose(
     """Say what was wrong at a time, by what was recorded until then.
 
     The rules are those of the live loop. Nothing is asked but the lake, and nothing is written. Incidents are named
-    PAST-1 and so on, as they are found anew each time; what was done about them is in the ledger: `incidents --all`.
-    What the lake does not hold is said. Ends with 3 where it holds no sample at all of that time.
+    PAST-1 and so on, as they are found again each time; what was done about them is in the ledger: `incidents --all`.
+    What the lake does not hold is stated. Ends with 3 where it holds no sample at all of that time.
 
     \b
     JSON: cluster, since, at, incidents [incident, state, nodes, victims, began_at, closed_at, diagnosis (as in

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from ops_pipelines.core.entries import Pause
 
 _LONGEST_APPROVAL_MINUTES = 24 * 60
-"""# Assumption: a yes is for the situation that was seen; whoever wants more than a day of them wants `mode: auto`."""
+"""# Assumption: approval is for the situation that was seen; anyone who wants more than a day of it wants `mode:
+auto`."""
 
 
 @at_the_edge
@@ -45,7 +46,7 @@ def approve(
     ] = 60,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: for scripts, after somebody read the plan.")] = False,
 ) -> None:
-    """Say yes to exactly one plan, in your name.
+    """Approve to exactly one plan, in your name.
 
     What will be done is shown first. A plan that changes gets another name: an approval never carries over.
     """
@@ -80,7 +81,7 @@ def approve(
 def approval_link(
     ctx: typer.Context,
     plan: Annotated[str, typer.Argument(help="Such as PLAN-0123456789ab; `incidents` lists what waits.")],
-    person: Annotated[str, typer.Option(help="Whom the link is for: their name stands in the ledger.")],
+    person: Annotated[str, typer.Option(help="Whom the link is for: their name is in the ledger.")],
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
     valid_minutes: Annotated[
         int | None, typer.Option(min=1, max=_LONGEST_APPROVAL_MINUTES, help="Shorter than serve.link_life_seconds.")
@@ -88,8 +89,9 @@ def approval_link(
 ) -> None:
     """Print a link with which one person may approve one plan, once, until it expires.
 
-    For chat: whoever has the link can use it, so send it to that person alone. Opening it shows the plan; only the form
-    on the page approves. Needs `serve.base_url` and `serve.link_key_file`, and `ops-pipelines serve` running there.
+    For chat: anyone who has the link can use it, so send it to that person alone. Opening it shows the plan; only the
+    form on the page approves. Needs `serve.base_url` and `serve.link_key_file`, and `ops-pipelines serve` running
+    there.
     """
     from ops_pipelines.core.entries import ApprovalWay
     from ops_pipelines.core.identity import PlanId
@@ -116,21 +118,21 @@ def approval_link(
 @at_the_edge
 def pause(
     ctx: typer.Context,
-    reason: Annotated[str, typer.Option(help="Why, for whoever reads it at night.")],
+    reason: Annotated[str, typer.Option(help="Why, for anyone who reads it at night.")],
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
     state: StateDirectory = None,
 ) -> None:
     """Stop new actions until `resume-autopilot`.
 
-    A pause outlives restarts. What is begun is finished. It needs neither a right configuration nor the ledger: a file
-    PAUSE in the state directory stops every act, and stands in the ledger as soon as that answers.
+    A pause outlives restarts. What is started is finished. It needs neither a right configuration nor the ledger: a
+    file PAUSE in the state directory stops every act, and is in the ledger as soon as that answers.
     """
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.entries import Pause
     from ops_pipelines.report.terminal import console, print_lines
 
     if not reason.strip():
-        raise typer.BadParameter("it is empty; say why, whoever resumes has to know", param_hint="--reason")
+        raise typer.BadParameter("it is empty; say why, anyone who resumes has to know", param_hint="--reason")
     order = Pause(actor=who_calls(), since=SystemClock().now(), reason=reason.strip())
     beside = _pause_beside(order, cluster_file, state=state)
     recorded = _pause_in_ledger(
@@ -151,7 +153,7 @@ def pause(
         complain(f"note: not in the ledger yet, where the autopilot writes it once it can: {recorded.problem}")
     said = f"{recorded.cluster or cluster_file} is paused by {order.actor} since {moment(order.since)}: {order.reason}"
     files = [f"every act finds {place}" for place in beside.places]
-    ending = "what is begun is finished; `ops-pipelines resume-autopilot` ends the pause"
+    ending = "what is started is finished; `ops-pipelines resume-autopilot` ends the pause"
     print_lines(console(), [said, *files, ending])
 
 
@@ -159,7 +161,7 @@ def pause(
 def close(
     ctx: typer.Context,
     incident: Annotated[str, typer.Argument(help="The escalated incident that you have dealt with.")],
-    reason: Annotated[str, typer.Option(help="What was done, for whoever reads it later.")],
+    reason: Annotated[str, typer.Option(help="What was done, for anyone who reads it later.")],
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
 ) -> None:
     """End an incident that was handed to a person. Touches no node."""
@@ -180,15 +182,16 @@ def resume_autopilot(
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
     state: StateDirectory = None,
     new_ledger: Annotated[
-        bool, typer.Option("--new-ledger", help="Go on with the ledger that is there, though it is not the one seen.")
+        bool,
+        typer.Option("--new-ledger", help="Continue with the ledger that is there, though it is not the one seen."),
     ] = False,
     reason: Annotated[str, typer.Option(help="With --new-ledger: why the one that was seen cannot come back.")] = "",
 ) -> None:
     """Allow new actions again.
 
     Ends every pause: in the ledger, and as a file in the state directory. Where the ledger is refused, because it is
-    gone, older than it was, or another, nothing is allowed before it is restored (`ops-pipelines restore`), or begun
-    anew with --new-ledger: then whatever happened until now is history, and nothing is done about it.
+    gone, older than it was, or another, nothing is allowed before it is restored (`ops-pipelines restore`), or started
+    again with --new-ledger: then whatever happened until now is history, and nothing is done about it.
     """
     if new_ledger and not reason.strip():
         raise typer.BadParameter(
@@ -210,7 +213,7 @@ def resume_autopilot(
         print_lines(console(), [f"{place} is taken away" for place in lifted.places])
         for still in lifted.problems:
             complain(still)
-        complain(f"the ledger is not told, and may hold a pause still: {problem}")
+        complain(f"the ledger is not informed, and may hold a pause still: {problem}")
         complain("Run this again when it answers: until then `ops-pipelines status` says whether it is paused")
         raise typer.Exit(ExitCode.NO_ANSWER) from problem
     refused = cluster.ledger.why_refused()
@@ -327,7 +330,7 @@ def _can_ask() -> bool:
 def _is_agreed(question: str) -> bool:
     try:
         return typer.confirm(question, err=True)
-    except typer.Abort:  # the end of input, or Ctrl-C: whoever leaves has not said yes
+    except typer.Abort:  # the end of input, or Ctrl-C: anyone who leaves has not approved
         return False
 
 

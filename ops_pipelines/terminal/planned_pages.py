@@ -32,7 +32,7 @@ from ops_pipelines.terminal.edge import RECENT
 from ops_pipelines.terminal.served_pages import NotThere
 
 _REMEMBERED = timedelta(seconds=20)
-"""Passes look about as often; whoever reloads the page meanwhile gets what was seen before."""
+"""Passes look about as often; anyone who reloads the page meanwhile gets what was seen before."""
 
 
 class NoSuchRollout(LookupError):
@@ -92,7 +92,7 @@ class RolloutPages:
         )
 
     def _verdict(self, rollout: Rollout, cluster: Cluster) -> GateVerdict | None:
-        """Return what the gate says of a rollout as it stands, seen a moment ago at most."""
+        """Return what the gate says of a rollout as it is, seen a moment ago at most."""
         now = cluster.clock.now()
         with self._lock:
             known = self._judged.get(rollout.rollout)
@@ -118,7 +118,7 @@ def _release(name: str, cluster: Cluster) -> LyingRelease:
     assert cluster.rollout_files is not None, "it has just named this release"
     try:
         return LyingRelease(name=name, release=cluster.rollout_files.release(name))
-    except PolicyError:  # Its words hold paths of ours; whoever may change the file gets them from the command line.
+    except PolicyError:  # Its words hold paths of ours; anyone who may change the file gets them from the command line.
         return LyingRelease(name=name, release=None)
 
 
@@ -203,7 +203,7 @@ class CapacityPages:
                 known = _Known(content=content, report=report_in(content))
             except ValueError as problem:
                 raise StatementFilesError(
-                    f"the capacity report {name} cannot be read: {problem}. Move it away, and make the quarter anew."
+                    f"the capacity report {name} cannot be read: {problem}. Move it away, and make the quarter again."
                 ) from problem
             with self._lock:
                 while len(self._known) >= _QUARTERS_REMEMBERED:

@@ -110,7 +110,7 @@ def apply(
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
     json: AsJson = False,
 ) -> None:
-    """Say yes in your name: set what a proposal says, and read it back. What runs goes on.
+    """Approve in your name: set what a proposal says, and read it back. What runs continues.
 
     \b
     JSON with --dry-run: cluster, proposal, state, changes, hindrances, warnings; else as of one in `quota history`.
@@ -142,7 +142,7 @@ def undo(
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
     json: AsJson = False,
 ) -> None:
-    """Set what stood there before the newest applied proposal, in your name. What runs goes on."""
+    """Set what stood there before the newest applied proposal, in your name. What runs continues."""
     from ops_pipelines.quotas.answers import find_proposal
     from ops_pipelines.quotas.apply import undo as undo_quotas
 
@@ -159,7 +159,7 @@ def explain(
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
     json: AsJson = False,
 ) -> None:
-    """Tell all on one team's quota: what was agreed, wanted, run and waited for, why it changes, and its past.
+    """Tell all on one team's quota: what was agreed, requested, run and waited for, why it changes, and its past.
 
     For today also whose jobs preemption would end for its guarantee; nothing is sent.
 
@@ -324,7 +324,7 @@ def _guarantees(file: Path | None, capacity: "Mapping[TeamName, float]") -> "Map
         elif team not in capacity:
             faults.append(f"line {number}: {team or 'no team'!r} is no team of the demand")
         elif team in owed:
-            faults.append(f"line {number}: {team} stands there twice")
+            faults.append(f"line {number}: {team} is there twice")
         elif amount is None or not 0 <= amount <= capacity[team]:
             faults.append(
                 f"line {number}: {team} is guaranteed {row.get('guarantee_gpus')!r} GPUs; expected a number from 0 to "

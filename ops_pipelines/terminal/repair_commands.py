@@ -37,7 +37,7 @@ def ladder(
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
     json: AsJson = False,
 ) -> None:
-    """Show every node that stands above watching: its rung, what did not help, what comes next.
+    """Show every node that is above watching: its rung, what did not help, what comes next.
 
     \b
     JSON: cluster, taken_at, problems [text], nodes [node, incident, state, rung, rung_number, since, for_seconds,
@@ -152,11 +152,11 @@ def report(
 @at_the_edge
 def done(
     ctx: typer.Context,
-    incident: Annotated[str, typer.Argument(help="The incident whose node is mended.")],
+    incident: Annotated[str, typer.Argument(help="The incident whose node is repaired.")],
     note: Annotated[str, typer.Option(help="What was done, such as: replaced GPU 3 by serial 1652823054567.")],
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
 ) -> None:
-    """Say in your name that a node is mended. It stays drained until its tests have shown that it is well."""
+    """Say in your name that a node is repaired. It stays drained until its tests have shown that it is well."""
     from ops_pipelines.remediate.by_hand import mark_repaired
     from ops_pipelines.report.terminal import console, print_lines
 

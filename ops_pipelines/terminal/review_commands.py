@@ -138,7 +138,7 @@ def review(
 ) -> None:
     """Review the reliability of a week: failures, repairs, effective training time, promises, what we did.
 
-    Measured from the ledger and the lake; what neither holds is said and stands in no number. The present week is
+    Measured from the ledger and the lake; what neither holds is stated and is in no number. The present week is
     reviewed up to now. Reads four weeks of the lake: seconds on a small cluster, minutes on a large one.
 
     \b
@@ -273,9 +273,9 @@ def replay(
     """Run recorded history through another policy: what it would have done, beside what was done.
 
     Each recorded decision is made again on its own snapshot, under the rules of then (which must give the same again;
-    that is checked and told) and under the proposed policy. Open-loop: what follows the first difference on a node is
-    marked counterfactual. A policy that production would refuse is refused here, too. Hours without decisions are
-    left out unless --from-lake; what the lake cannot know is told. Progress is told on standard error.
+    that is checked and reported) and under the proposed policy. Open-loop: what follows the first difference on a node
+    is marked counterfactual. A policy that production would refuse is refused here, too. Hours without decisions are
+    left out unless --from-lake; what the lake cannot know is reported. Progress is reported on standard error.
 
     \b
     JSON: cluster, policy, since, until, summary {same, only_then, only_new, other_moment, counterfactual, then and new
@@ -327,7 +327,7 @@ def replay(
 
 
 class _Progress:
-    """Tells on standard error how far a long replay is, each tenth of the way."""
+    """Reports on standard error how far a long replay is, each tenth of the way."""
 
     def __init__(self, begin: datetime, end: datetime) -> None:
         self._begin = begin

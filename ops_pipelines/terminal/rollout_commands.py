@@ -33,7 +33,7 @@ rollout_app = typer.Typer(
 )
 ReleaseName = Annotated[str, typer.Argument(help="A file of the releases directory, without .yaml.")]
 RolloutName = Annotated[str, typer.Argument(help="Such as ROLL-0001; `rollout history` lists them.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why, for whoever reads it later.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for anyone who reads it later.")]
 
 
 @rollout_app.command()
@@ -70,13 +70,13 @@ def start(
     ctx: typer.Context,
     release: ReleaseName,
     expect_plan: Annotated[
-        str | None, typer.Option("--plan", help="Start only if the plan is still this one, as `rollout plan` said.")
+        str | None, typer.Option("--plan", help="Start only if the plan is still this one, as `rollout plan` stated.")
     ] = None,
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
 ) -> None:
     """Open a rollout: the autopilot carries it out from then on.
 
-    Where the policy asks for a yes, or a component cannot go back, it waits for `rollout approve`.
+    Where the policy asks for approval, or a component cannot be rolled back, it waits for `rollout approve`.
     """
     from ops_pipelines.remediate.by_hand import ByHandRefused
     from ops_pipelines.report.terminal import console, print_lines
@@ -126,7 +126,7 @@ def history(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE
 @rollout_app.command()
 @at_the_edge
 def approve(ctx: typer.Context, rollout: RolloutName, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE) -> None:
-    """Say yes in your name: to the whole rollout, or to its next wave where that cannot go back."""
+    """Approve in your name: to the whole rollout, or to its next wave where that cannot be rolled back."""
     from ops_pipelines.rollouts import orders
 
     cluster = open_named(ctx, cluster_file)
@@ -138,7 +138,7 @@ def approve(ctx: typer.Context, rollout: RolloutName, cluster_file: ClusterFile 
 def pause(
     ctx: typer.Context, rollout: RolloutName, reason: Reason, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE
 ) -> None:
-    """Begin no other node until `rollout resume`. Nodes in hand are finished, and the gate goes on looking."""
+    """Begin no other node until `rollout resume`. Nodes in hand are finished, and the gate continues looking."""
     from ops_pipelines.rollouts import orders
 
     cluster = open_named(ctx, cluster_file)
@@ -150,7 +150,7 @@ def pause(
 def resume(
     ctx: typer.Context, rollout: RolloutName, reason: Reason, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE
 ) -> None:
-    """Let a rollout go on that is paused, or that asks: then you answer for what the gate could not decide."""
+    """Let a rollout continue that is paused, or that asks: then you answer for what the gate could not decide."""
     from ops_pipelines.rollouts import orders
 
     cluster = open_named(ctx, cluster_file)
@@ -190,7 +190,7 @@ def skip(
     reason: Reason,
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
 ) -> None:
-    """Leave one node out; the others go on."""
+    """Leave one node out; the others continue."""
     from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.rollouts import orders
 
@@ -222,7 +222,7 @@ def _named(node: str) -> "NodeName":
 
 def _checked(reason: str) -> str:
     if not reason.strip():
-        raise typer.BadParameter("it is empty; say why, whoever comes next has to know", param_hint="--reason")
+        raise typer.BadParameter("it is empty; say why, anyone who comes next has to know", param_hint="--reason")
     return reason.strip()
 
 

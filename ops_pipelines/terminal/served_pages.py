@@ -68,7 +68,7 @@ class PagesInMaking:
         return making.page.result()
 
     def _make(self, name: str, write: Callable[[], str], *, hour: datetime, now: datetime) -> _Making:
-        """Return the page of this hour, made or begun now; while another one is being made, that one."""
+        """Return the page of this hour, made or started now; while another one is being made, that one."""
         with self._lock:
             known = self._making.get(name)
             if known is not None and ((known.hour == hour and not _failed(known)) or not known.page.done()):
@@ -79,7 +79,7 @@ class PagesInMaking:
             self._making = {key: each for key, each in self._making.items() if each.hour == hour}
             begun = _Making(name=name, hour=hour, since=now, page=Future())
             self._making[name] = begun
-            # Ends with the process: whoever stops it does not wait for a page.
+            # Ends with the process: anyone who stops it does not wait for a page.
             Thread(target=_fulfil, args=(begun.page, write), name=f"page {name}", daemon=True).start()
             return begun
 
@@ -194,7 +194,7 @@ def index_document(
         title=cluster,
         state=doc.toned(word, mood),
         cluster="ops-pipelines",
-        about="how the autopilot stands, what is open, what ended lately",
+        about="how the autopilot is, what is open, what ended lately",
         home="",
         now=now,
         command="ops-pipelines incidents --all",
@@ -356,5 +356,5 @@ def _kept(week: Week, cluster: Cluster) -> str | None:
         shows = cluster.page_shelf.shows(week.page_name)
         is_whole = shows is not None and shows >= week.end - _JITTER
         return cluster.page_shelf.read(week.page_name) if is_whole else None
-    except ShelfError:  # It can be made anew.
+    except ShelfError:  # It can be made again.
         return None

@@ -310,7 +310,7 @@ def _quotas_gist(body: Mapping[str, object]) -> str:
 
 
 CANNOT_OPEN = (PolicyError, LedgerError)
-"""What stands in the way of opening a cluster, and is no fault of ours."""
+"""What is in the way of opening a cluster, and is no fault of ours."""
 _NOT_KNOWN = "whether the autopilot runs, and when it last beat, is not known"
 
 

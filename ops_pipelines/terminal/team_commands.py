@@ -141,9 +141,9 @@ def advice(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Show what teams could do better in a week: evidence, what speaks against it, the gain, what to change.
+    """Show what teams could do better in a week: evidence, the evidence against it, the gain, what to change.
 
-    Looks and tells nobody: the weekly message is sent by the asset efficiency_advice. Reads the week from the lake:
+    Looks and notifies nobody: the weekly message is sent by the asset efficiency_advice. Reads the week from the lake:
     seconds on a small cluster, minutes on a large one.
 
     \b

@@ -179,9 +179,9 @@ def advice_tile(desk: TeamsDesk) -> Number:
     for week in _last_weeks(desk.clock.now())[:2]:
         said = [each for each in _read(week, desk) if each.is_said]
         if said:
-            about = f"GPU-hours a week to gain: {len(said)} said in {week.name}"
+            about = f"GPU-hours a week to gain: {len(said)} stated in {week.name}"
             return Number(link="advice", title="Advice", value=hours(gain_gpu_hours(said)), about=about)
-    return Number(link="advice", title="Advice", value="-", about="nothing is said of the last two weeks")
+    return Number(link="advice", title="Advice", value="-", about="nothing is stated of the last two weeks")
 
 
 def _named(asked: str) -> Week:

@@ -120,7 +120,7 @@ class FirstBeat:
         clock: Clock,
         say: Callable[[str], None],
     ) -> None:
-        """`code_server`: where deploy/workspace.yaml says that it listens. `say` is told each step."""
+        """`code_server`: where deploy/workspace.yaml says that it listens. `say` is reported each step."""
         self._open_cluster = open_cluster
         self._code_server = code_server
         self._clock = clock
@@ -260,7 +260,7 @@ def _of_the_work(signs: VitalSigns) -> Iterator[GaugeMetricFamily]:
     for (state, response), count in signs.open_incidents.items():
         incidents.add_metric([state.value, response.name.lower()], count)
     yield incidents
-    yield _gauge("actions_without_outcome", "Actions begun, without an outcome yet.", signs.unfinished_action_count)
+    yield _gauge("actions_without_outcome", "Actions started, without an outcome yet.", signs.unfinished_action_count)
     begun_at = signs.oldest_unfinished_begun_at
     age_seconds = 0.0 if begun_at is None else (signs.taken_at - begun_at).total_seconds()
     yield _gauge(

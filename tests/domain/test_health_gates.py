@@ -223,7 +223,9 @@ def test_a_number_without_floor_and_past_is_told_and_not_judged() -> None:
     verdict = judge_check(check(run("nvml"), all_reduce(10.0), model=GH200), SUITE, GATES, ())
 
     assert verdict.state is CheckState.WELL
-    assert verdict.unjudged == ("nccl_loopback: busbw is 10 GB/s; there is no floor, and 3 earlier checks are wanted",)
+    assert verdict.unjudged == (
+        "nccl_loopback: busbw is 10 GB/s; there is no floor, and 3 earlier checks are requested",
+    )
 
 
 def test_without_any_gate_a_number_is_no_ones_business() -> None:

@@ -248,7 +248,7 @@ def test_way_back_to_an_unknown_version_is_refused(tmp_path: Path) -> None:
 
     assert outcome_of(record) == (
         OutcomeKind.FAILED,
-        "driver of gpu001 has no way back: it cannot go back, or nobody knows what ran before",
+        "driver of gpu001 cannot be rolled back, or nobody knows what ran before",
     )
     assert visit.installs() == 0
 

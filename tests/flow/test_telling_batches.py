@@ -172,7 +172,7 @@ def test_distance_between_tries_doubles_up_to_an_hour(attempts: int, seconds: in
 
 
 def test_rules_that_would_silence_everybody_are_refused() -> None:
-    with pytest.raises(PolicyError, match="nobody is ever told"):
+    with pytest.raises(PolicyError, match="nobody is ever notified"):
         TellRules(burst_count=0)
 
 

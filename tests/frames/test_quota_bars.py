@@ -36,7 +36,7 @@ def test_up_to_sixteen_teams_are_all_named_in_the_small_picture(count: int) -> N
     assert "more not drawn" not in small
     if count > 1:
         assert all(f"team-number-{number:02d}" in small for number in range(count))
-    assert large.startswith("![Quotas proposed, used and wanted](data:image/png")
+    assert large.startswith("![Quotas proposed, used and requested](data:image/png")
 
 
 def test_types_of_gpu_stand_one_after_another() -> None:

@@ -95,7 +95,7 @@ def test_a_plan_without_a_visit_is_a_sentence() -> None:
     small, large = picture_of_plan(plan, calendar, racks=racks_of(nodes))
 
     assert small == large
-    assert small.endswith("no end foreseen · 0 GPU-hours lost · 3 without a foreseen time")
+    assert small.endswith("no end expected · 0 GPU-hours lost · 3 without an expected time")
     with pytest.raises(ValueError, match="nothing to draw"):
         plan_png(plan, calendar, racks={})
 

@@ -54,7 +54,7 @@ def test_even_work_names_nobody() -> None:
     verdict = judged(seconds())
 
     assert (verdict.slow_ranks, verdict.uneven_stages, verdict.undecided_stages) == ((), (), ())
-    assert verdict.explanation == "no rank and no stage stands apart in 20 steps"
+    assert verdict.explanation == "no rank and no stage is apart in 20 steps"
 
 
 def test_a_slowed_worker_is_named_with_its_stage_and_how_much() -> None:

@@ -125,7 +125,7 @@ def test_check_config_asks_a_power_switch_and_for_versions(tmp_path: Path) -> No
     answers = call_the_roll(assemble(read_cluster(path), SystemClock()))
 
     (said,) = [each.said for each in answers if each.system == "fleet"]
-    assert said.startswith("answers: gpu001 was inspected; its power switch says on; it tells the versions of ")
+    assert said.startswith("answers: gpu001 was inspected; its power switch says on; it reports the versions of ")
     assert ", driver, " in said
 
 

@@ -217,7 +217,7 @@ def test_policy_that_was_never_right_allows_nothing_and_stops_no_process(tmp_pat
     (trouble,) = site.process.cluster().troubles
 
     assert site.mode() is Mode.OBSERVE
-    assert "nothing is begun" in str(trouble)
+    assert "nothing is started" in str(trouble)
 
 
 def test_another_try_at_a_broken_file_begins_no_moment_of_acting(site: Site) -> None:

@@ -154,8 +154,8 @@ def test_broken_policy_is_paged_once_with_fault_and_remedy_and_again_when_its_ho
     first, second = autopilot.pages()
 
     assert "policy.yaml cannot be used since 2026-11-21 07:00:00 UTC: line 2: drain_bugdet" in first.body
-    assert "until 2026-11-21 08:00:00 UTC, then nothing is begun" in first.body
-    assert "nothing is begun until it can" in second.body
+    assert "until 2026-11-21 08:00:00 UTC, then nothing is started" in first.body
+    assert "nothing is started until it can" in second.body
     assert autopilot.incident().state is IncidentState.ESCALATED
 
 

@@ -78,7 +78,7 @@ def test_table_fits_a_narrow_terminal(
         (["idle,4", "busy,nan"], "busy is guaranteed 'nan' GPUs"),
         (["idle,4", "busy,many"], "busy is guaranteed 'many' GPUs"),
         (["idle,4"], "busy has no line; write 0 for none"),
-        (["idle,4", "idle,4", "busy,4"], "line 3: idle stands there twice"),
+        (["idle,4", "idle,4", "busy,4"], "line 3: idle is there twice"),
         (["idle,4", "busy,4", "other,4"], "line 4: 'other' is no team of the demand"),
     ],
 )

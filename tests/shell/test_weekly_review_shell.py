@@ -37,7 +37,7 @@ def review(*, team: str = "alpha") -> WeeklyReview:
 def test_a_head_of_platform_reads_five_sentences() -> None:
     work, interruptions, parts, ours, promises = five_sentences(review())
 
-    assert work.startswith("Between 98.6 % and 98.9 % of the GPU time that jobs wanted was productive")
+    assert work.startswith("Between 98.6 % and 98.9 % of the GPU time that jobs requested was productive")
     assert work.endswith("interruptions are known to have taken 14.8 GPU-hours.")
     assert interruptions == (
         "Jobs were interrupted 3 times, 0.5 a day: 1 by hardware, 1 by us, ahead of a fault, 1 not explained."

@@ -90,7 +90,7 @@ def _accept(tally: Tally, entry: Mapping[str, object], *, at: datetime, node: st
         raise Unbelievable("no_gpu_named", "found no gpu, UUID or BDF; expected at least one")
     key: dict[str, Cell] = {"node": node or "", "device": device, "time": at}
     if tally.has("inventory", key):
-        raise Unbelievable("duplicate_gpu", f"{device} stands in this file twice")
+        raise Unbelievable("duplicate_gpu", f"{device} is in this file twice")
     serial = _text(values, "asic/asic_serial", "board/product_serial")
     model = _text(values, "asic/market_name", "board/product_name")
     shared: dict[str, Cell] = {**key, "pci_address": pci, "gpu_index": index}
@@ -226,7 +226,7 @@ def _accept_card(
     )
     key: dict[str, Cell] = {"node": node or "", "device": device, "time": at}
     if tally.has("inventory", key):
-        raise Unbelievable("duplicate_gpu", f"{device} stands in this file twice")
+        raise Unbelievable("duplicate_gpu", f"{device} is in this file twice")
     serial = word(values.get("serial number"))
     shared: dict[str, Cell] = {**key, "pci_address": pci, "gpu_index": index, "driver_version": driver}
     if bounded:

@@ -1,9 +1,9 @@
 """Weekly windows and iCalendar files (RFC 5545) -> spans of absolute time in which work may be done.
 
 The libraries take what makes no sense (an end before the begin, a zone that nobody knows) as something else, and look
-for what never comes until the year 9999. What is refused here is said in words.
+for what never comes until the year 9999. What is refused here is stated in words.
 
-Rules of repetition are carried out by recurring-ical-events. Here it is said what is believed, whose zone a time has
+Rules of repetition are carried out by recurring-ical-events. Here it is stated what is believed, whose zone a time has
 that names none, and how much one file may hold. What windows and freezes make together is `maintenance_calendar`'s.
 
 Reading one file is `calendar_entries`'. Here they are put together, and what could not be read is taken for the worst:
@@ -58,7 +58,7 @@ def check_entry(event: "Component") -> None:
         raise EntryError("; ".join(said))
     for name in _ONCE:
         if isinstance(event.get(name), list):
-            raise EntryError(f"{name} stands there more than once")
+            raise EntryError(f"{name} is there more than once")
     for name, at, params in _times(event):
         if isinstance(at, datetime) and at.tzinfo is None and "TZID" in params:
             raise EntryError(f"{name} has the zone {readable(str(params['TZID']))[:60]!r}, which nobody knows")
@@ -246,7 +246,7 @@ def _entries(calendar: "Calendar", zone: ZoneInfo) -> Iterator[_Entry]:
         raise _Unbelievable(f"X-WR-TIMEZONE is {readable(str(said))[:60]!r}, which nobody knows; use Europe/Berlin")
     for place, event in enumerate(calendar.walk("VEVENT"), start=1):
         if any(isinstance(each, Event) for each in event.subcomponents):
-            raise _Unbelievable(f"entry {place} holds another entry; each stands for itself")
+            raise _Unbelievable(f"entry {place} holds another entry; each means itself")
         if isinstance(event, Event):
             yield _Entry(event=event, place=place, zone=own)
 
@@ -290,7 +290,7 @@ def _rejected(entry: _Entry, name: str, problem: Exception) -> Rejected:
 
 
 def _kind_of(event: "Component") -> EntryKind | None:
-    """Return what an entry declares; None: nothing is said. Raises _Unbelievable where it says something else."""
+    """Return what an entry declares; None: nothing is stated. Raises _Unbelievable where it says something else."""
     said = event.get(_KIND)
     if said is not None:
         try:
@@ -365,7 +365,7 @@ def work_calendar(
     until: datetime,
     zone: str = "UTC",
 ) -> tuple[WorkCalendar, tuple[Rejected, ...]]:
-    """Return when work may be begun within [since, until), and which entries nobody could read.
+    """Return when work may be started within [since, until), and which entries nobody could read.
 
     `zone` is that of times in files which name none. Where neither policy nor files declare a window, every time will
     do. Raises PolicyError for a zone that nobody knows.

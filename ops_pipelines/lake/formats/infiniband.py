@@ -1,7 +1,7 @@
 """InfiniBand and RoCE ports and switches, as rows of fabric_telemetry, facility_telemetry and inventory.
 
 A record is one port; in ibswinfo, one component of the switch. Data counters count units of four octets and become
-bytes here. An old 32-bit traffic counter that stands at its maximum has stopped counting and is left out; an error
+bytes here. An old 32-bit traffic counter that is at its maximum has stopped counting and is left out; an error
 counter at its maximum is kept, for it still says "at least so many". Not here: the layouts (`infiniband_layouts`).
 
 A record is the switch itself, its temperature, one power supply or one fan. Not here: ports (`infiniband`).
@@ -271,10 +271,10 @@ def _accept(tally: Tally, port: Port, *, at: datetime, node: str | None) -> None
         raise Unbelievable("port_unreadable", "found no state and no counter of this port")
     key: dict[str, Cell] = {"node": owner, "device": device, "time": at}
     if tally.has("inventory", key) and not port.adds:
-        raise Unbelievable("duplicate_component", f"{device} stands in this file twice")
+        raise Unbelievable("duplicate_component", f"{device} is in this file twice")
     is_new = tally.put("fabric_telemetry", {**key, "link_layer": word(port.values.get("link_layer")), **bounded})
     if not is_new:
-        raise Unbelievable("duplicate_component", f"{device} stands in this file twice, with nothing new")
+        raise Unbelievable("duplicate_component", f"{device} is in this file twice, with nothing new")
     tally.put(
         "inventory",
         {

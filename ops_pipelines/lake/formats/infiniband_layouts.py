@@ -157,7 +157,7 @@ class Port:
     part_number: str | None = None
     firmware_version: str | None = None
     adds: bool = False
-    """It may add to what the file said of the same port: perfquery prints several sets of counters for one."""
+    """It may add to what the file stated of the same port: perfquery prints several sets of counters for one."""
     broken: Unbelievable | None = None
 
 

@@ -195,7 +195,7 @@ def _accept(tally: Tally, report: Report, *, at: datetime, node: str | None) -> 
         "time": written_time(identity["timestamp"] or "") or at,
     }
     if tally.has("inventory", key):
-        raise Unbelievable("duplicate_gpu", f"{device} stands in this file twice with the same time")
+        raise Unbelievable("duplicate_gpu", f"{device} is in this file twice with the same time")
     instances = _instances(report, key, driver=identity["driver_version"])
     shared: dict[str, Cell] = {
         **key,

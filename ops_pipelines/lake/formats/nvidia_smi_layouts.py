@@ -18,7 +18,7 @@ from ops_pipelines.lake.formats.reading import number as read_number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Where one column stands. The first name with a value counts."""
+    """Where one column is. The first name with a value counts."""
 
     column: str
     names: tuple[str, ...]
@@ -133,7 +133,7 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
     "hostname": ("hostname",),
     "timestamp": ("timestamp", "@timestamp"),
 }
-"""`@` names what stands beside the GPU's own report: in its heading, or once for all GPUs."""
+"""`@` names what is beside the GPU's own report: in its heading, or once for all GPUs."""
 
 _ERROR_COUNTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "ecc_correctable_{}_count": (
@@ -446,7 +446,7 @@ _TABLE_TIME = re.compile(r"^[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d 
 
 
 def table_reports(text: str, *, before: str) -> Iterator[Report]:
-    """Yield the GPUs of the table, `text` beginning at its heading; `before` is what stands above it, with the time."""
+    """Yield the GPUs of the table, `text` beginning at its heading; `before` is what is above it, with the time."""
     heading = TABLE_HEADING.search(text)
     times = _TABLE_TIME.findall(before[-300:])
     head = {"@driver_version": heading["driver"], "@cuda_version": heading["cuda"] or ""} if heading else {}

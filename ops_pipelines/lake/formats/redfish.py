@@ -61,7 +61,7 @@ class Component:
     pointer: str
     text: str
     resource: str
-    """Type of the answer that it stands in."""
+    """Type of the answer that it is in."""
     kind: str
     """As in inventory; `sensor` for what is no part."""
     chassis: str
@@ -314,15 +314,15 @@ def _what_it_is(text: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class _Tree:
-    """What has been said so far, to tell an alias from a second sensor."""
+    """What has been stated so far, to tell an alias from a second sensor."""
 
     tally: Tally
     node: str
     at: datetime
     said: dict[tuple[str, str, str], Component] = field(default_factory=dict)
-    """(chassis, name or serial, column) -> what said it first."""
+    """(chassis, name or serial, column) -> what stated it first."""
     aliases: dict[str, str] = field(default_factory=dict)
-    """Device -> the device under which the same part stands already."""
+    """Device -> the device under which the same part is already."""
 
 
 def _parsed(
@@ -393,7 +393,7 @@ def _add(tree: _Tree, document: Json, *, place: str) -> None:
 
 
 def _accept(tree: _Tree, component: Component) -> bool:
-    """Add the component's rows; say whether it said anything that was not said before."""
+    """Add the component's rows; say whether it stated anything that was not stated before."""
     if (component.state or "").lower() in _ABSENT_STATES:
         return False
     cells = in_bounds("facility_telemetry", component.cells())

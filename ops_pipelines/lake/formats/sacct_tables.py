@@ -22,7 +22,7 @@ from ops_pipelines.lake.schema import TABLES
 
 
 _NOT_ENDED = frozenset(["PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "STOPPED", "SIGNALING"])
-"""What stands as the end of such an attempt is a guess or the end of a window."""
+"""What is as the end of such an attempt is a guess or the end of a window."""
 _Key = tuple[str, str | None, str, int]
 
 
@@ -129,7 +129,7 @@ def assemble(
         key = (job, step, attempt, time)
         first = seen.setdefault(key, index)
         if first != index:
-            # One id twice: a number used again, another cluster. What tells them apart goes into the attempt's name.
+            # One id twice: a number used again, another cluster. What distinguishes them goes into the attempt's name.
             attempt = _told_apart(found, first, index, attempt)
             if (job, step, attempt, time) in seen:
                 wrong[index] = _second(same=is_same(first, index), first=record(first))
@@ -262,7 +262,7 @@ _NO_TASK = 0xFFFFFFF0
 
 
 class _Memo(dict[str, Value | None], Generic[Value]):
-    """Cell -> value; what cannot be read is None here and stands in `bad`."""
+    """Cell -> value; what cannot be read is None here and is in `bad`."""
 
     def __init__(self, read: Callable[[str], Value | None]) -> None:
         super().__init__()

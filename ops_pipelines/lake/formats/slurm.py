@@ -176,7 +176,7 @@ class _File:
 
     def _put(self, table: str, row: Mapping[str, Cell]) -> bool:
         if self._tally.has(table, row):
-            raise Unbelievable("duplicate_row", "a row with the same key and time stands before it")
+            raise Unbelievable("duplicate_row", "a row with the same key and time is before it")
         self._tally.put(table, row)
         return True
 

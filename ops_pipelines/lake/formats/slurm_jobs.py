@@ -1,8 +1,8 @@
 """Jobs, nodes and partitions as the scheduler lists them now -> rows.
 
-What stands as the start of a waiting job and as the end of a running one is a forecast: neither is kept.
+What is as the start of a waiting job and as the end of a running one is a forecast: neither is kept.
 
-A node that stands in several partitions is several rows in sinfo and one here.
+A node that is in several partitions is several rows in sinfo and one here.
 """
 
 import re
@@ -17,11 +17,11 @@ from ops_pipelines.lake.formats.reading import Cell, Tally, Unbelievable
 from ops_pipelines.lake.formats.sacct import job_of
 from ops_pipelines.lake.node_names import expand_host_list
 
-# -- one job as the scheduler tells of it now (squeue, scontrol show job --
+# -- one job as the scheduler reports of it now (squeue, scontrol show job --
 
 
 Cells = Mapping[str, str]
-"""Names as squeue heads its columns -> what stands there."""
+"""Names as squeue heads its columns -> what is there."""
 
 FROM_SCONTROL: Mapping[str, str] = {
     "JobId": "JOBID",
@@ -210,7 +210,7 @@ def _place_and_reason(cells: Cells, state: str) -> tuple[str | None, str | None]
     return values.read_label(mixed), None
 
 
-# -- nodes and partitions as the scheduler tells of them -> rows of `inventory` --
+# -- nodes and partitions as the scheduler reports of them -> rows of `inventory` --
 
 
 _MIB = 2**20

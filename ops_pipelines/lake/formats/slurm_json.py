@@ -183,7 +183,7 @@ def _salvage(text: str, *, why: str) -> Answer | None:
         except (ValueError, RecursionError):
             break
         records.append(record)
-    # A list that was closed before the damage is whole, what stands beside it matters less.
+    # A list that was closed before the damage is whole, what is beside it matters less.
     is_whole = position < len(text) and text[position] == "]"
     return Answer(
         key=found[1], records=records, broken=None if is_whole else why, rest=text[position : position + 1000]

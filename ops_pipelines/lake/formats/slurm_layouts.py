@@ -15,7 +15,7 @@ from ops_pipelines.lake.formats.slurm_jobs import is_node_state
 
 
 class Of(Enum):
-    """What a row tells of."""
+    """What a row reports of."""
 
     JOB = "job"
     NODE = "node"
@@ -35,7 +35,7 @@ class Layout:
     columns: tuple[str, ...]
     """As sinfo and squeue name them; `-` is passed over."""
     delimiters: tuple[str, ...]
-    """A blank stands for any number of them."""
+    """A blank matches any number of them."""
 
 
 def _reads(read: Callable[[str], object]) -> Callable[[str], bool]:
@@ -168,5 +168,5 @@ def _fits(cells: Sequence[str], layout: Layout) -> bool:
 
 
 def bare_name(column: str) -> str:
-    """Return the name of a column without what only tells its form."""
+    """Return the name of a column without what only reports its form."""
     return {"JOB_STATE": "STATE", "NODELISTS": "NODELIST"}.get(column, column.removesuffix("_FREE"))

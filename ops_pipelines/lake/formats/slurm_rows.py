@@ -28,7 +28,7 @@ class Shape:
     delimiter: str | None = None
     """None: fixed width."""
     is_closed: bool = False
-    """The delimiter stands after the last column, too (`--parsable`)."""
+    """The delimiter is after the last column, too (`--parsable`)."""
     spans: tuple[tuple[int, int | None], ...] = ()
     """Of the columns, where the width is fixed."""
 
@@ -59,7 +59,7 @@ class Rows:
         return (self.row(index) for index in range(len(self.lines)))
 
     def record(self, index: int) -> str:
-        """Return where a row stands."""
+        """Return where a row is."""
         return record_of(*self.lines[index])
 
 
@@ -207,7 +207,8 @@ class _Delimited:
         return cells
 
     def _take_odd(self, index: int) -> int:
-        """Take the row that begins at `index` and does not have the right number of fields; return where to go on."""
+        """Take the row that begins at `index` and does not have the right number of fields; return where to
+        continue."""
         line = self._lines[index]
         if not line.strip(" \t\x00") or _RULE.fullmatch(line):
             return index + 1

@@ -34,7 +34,7 @@ class Block:
     kind: str
     """Its first key: NodeName, JobId, ..."""
     pairs: Mapping[str, str]
-    """Key -> value; of a key that stands twice, the first."""
+    """Key -> value; of a key that is twice, the first."""
     doubled: frozenset[str]
     first: int
     last: int
@@ -321,7 +321,7 @@ def kind_of_header(names: Sequence[str]) -> layouts.Of | None:
 
 
 def named(names: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
-    """Return cells by name. A name that stands twice: JOBID is the longer one (30_7 and 34), else the longer text."""
+    """Return cells by name. A name that is twice: JOBID is the longer one (30_7 and 34), else the longer text."""
     found: dict[str, str] = {}
     for name, cell in zip((_ALIASES.get(name, name) for name in names), (cell.strip() for cell in cells), strict=True):
         if name not in found:

@@ -116,7 +116,7 @@ def _accept(tally: Tally, document: Json, *, at: datetime, node: str | None) -> 
     time = at_epoch(_at(document, "local_time", "time_t")) or at
     key: dict[str, Cell] = {"node": node or "", "device": device, "time": time}
     if tally.has("inventory", key):
-        raise Unbelievable("duplicate_device", f"{device} stands in this file twice with the same time")
+        raise Unbelievable("duplicate_device", f"{device} is in this file twice with the same time")
     capacity = size(_at(document, "user_capacity", "bytes"), name="user_capacity")
     if capacity is None:
         capacity = size(document.get("nvme_total_capacity"), name="nvme_total_capacity")

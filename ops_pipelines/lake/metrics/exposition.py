@@ -115,7 +115,7 @@ class _Shape:
 
 
 class _Shapes:
-    """What stands around the values of the pages that were met lately. Safe for threads."""
+    """What is around the values of the pages that were met lately. Safe for threads."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, _Shape] = {}
@@ -181,9 +181,9 @@ class _Page:
         self._default_ms = default_ms
         self._is_in_seconds = is_in_seconds
         self._written_sets: dict[bytes, tuple[str | None, _LabelSet]] = {}
-        """What stands between braces -> the name in it, if any, and the labels."""
+        """What is between braces -> the name in it, if any, and the labels."""
         self._plain_sets: dict[bytes, _LabelSet] = {}
-        """The same, where no name stands in the braces."""
+        """The same, where no name is in the braces."""
         self._sets: dict[frozenset[tuple[str, str]], _LabelSet] = {}
         self._written_names: dict[bytes, str] = {}
         self._names: list[str] = []
@@ -314,9 +314,7 @@ class _Page:
             if times is None:
                 times = self._further_times[series] = {self._first_times[series]}
             if time in times:
-                raise _Refusal(
-                    "duplicate_series", f"{name} with these labels and this time stands above; expected once"
-                )
+                raise _Refusal("duplicate_series", f"{name} with these labels and this time is above; expected once")
             times.add(time)
         self._points.append(series)
         self._times.append(time)
@@ -333,7 +331,7 @@ class _Page:
         self._refused.append(Refused(record=f"line {number}", reason=reason, detail=detail, text=text))
 
     def demand_right_kind(self, body: bytes) -> None:
-        """Raise WrongKind if lines that are no samples outnumber those that are, and no comment tells of metrics."""
+        """Raise WrongKind if lines that are no samples outnumber those that are, and no comment reports of metrics."""
         garbage = sum(each.reason not in ("bad_timestamp", "duplicate_series") for each in self._refused)
         if garbage > len(self._points) and not _COMMENT_OF_A_METRIC.search(body):
             first = self._refused[0]
@@ -370,7 +368,7 @@ def _read_value(word: bytes) -> float:
 
 
 def _read_labels(raw: bytes) -> tuple[str | None, dict[str, str]]:
-    """Return the name that stands in the braces, if any, and the labels that have a value."""
+    """Return the name that is in the braces, if any, and the labels that have a value."""
     metric: str | None = None
     labels: dict[str, str] = {}
     seen: set[str] = set()
@@ -388,7 +386,7 @@ def _read_labels(raw: bytes) -> tuple[str | None, dict[str, str]]:
             else:
                 name = _unquoted(match["name"])
                 if name in seen or name == "__name__":
-                    raise _Refusal("bad_labels", f"the label {readable(name[:60])} stands twice; expected once")
+                    raise _Refusal("bad_labels", f"the label {readable(name[:60])} is twice; expected once")
                 seen.add(name)
                 value = _unquoted(match["value"])
                 if value:  # Thousands of pages that are remembered say the same words.
@@ -403,7 +401,7 @@ def _unquoted(raw: bytes) -> str:
     text = raw.decode()
     if text.startswith('"'):
         text = text[1:-1]
-    # An escape that the format does not know stands for itself, as when Prometheus scrapes it.
+    # An escape that the format does not know means itself, as when Prometheus scrapes it.
     return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], text) if "\\" in text else text
 
 

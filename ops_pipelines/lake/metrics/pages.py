@@ -1,7 +1,7 @@
 """Answers of metric sources -> rows of the lake: decoded, placed, gated. The one way in, live and from files.
 
 A row is (node, device, time); cells are in the column's unit. Works per distinct label set and per column, never per
-point in Python: a cycle of a large cluster has hundreds of thousands of series. What a label means stands in
+point in Python: a cycle of a large cluster has hundreds of thousands of series. What a label means is in
 `node_names`, `gpu_labels` and `ways`, what is impossible in `series`.
 """
 
@@ -117,7 +117,7 @@ def _plan_of(block: SeriesBlock, *, names: NodeNames, node: str | None, query: Q
     works = {table: TableWork(table=table, layout=layout, sites=sites) for table in tables}
     plan = _Plan(layout=layout, sites=sites, chosen=chosen, works=works)
     if block.known is not None:
-        block.known.clear()  # the cluster was declared anew
+        block.known.clear()  # the cluster was declared again
         block.known[key] = plan
     return plan
 
@@ -223,7 +223,7 @@ def read_block(page: Page) -> SeriesBlock:
 
 
 def told_times(block: SeriesBlock) -> set[datetime]:
-    """Return the times of which the source said anything."""
+    """Return the times of which the source stated anything."""
     return {datetime.fromtimestamp(time / 1000, UTC) for time in np.unique(block.times).tolist()}
 
 

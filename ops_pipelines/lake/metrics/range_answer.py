@@ -50,7 +50,7 @@ class _NotTight(Exception):
 def decode_range_answer(body: bytes) -> SeriesBlock:
     """Return the series of a whole answer of /api/v1/query_range in the answer's order; a series without name has "".
 
-    Native histograms have no number and are left out (`read_notes` tells). Raises UnreadableAnswer.
+    Native histograms have no number and are left out (`read_notes` reports). Raises UnreadableAnswer.
     """
     try:
         return _decode_fast(body)
@@ -115,7 +115,7 @@ class _Points:
         self._waiting_bytes = 0
 
     def add(self, section: memoryview) -> None:
-        """Take `T,"V"],[T,"V`: what stands between `[[` and `"]]`."""
+        """Take `T,"V"],[T,"V`: what is between `[[` and `"]]`."""
         self._waiting.append(section)
         self._waiting_bytes += len(section)
         if self._waiting_bytes >= _BATCH_BYTES:
@@ -168,7 +168,7 @@ def _read_times(text: NDArray[np.uint8], *, row_count: int) -> tuple[NDArray[np.
         and ((mark == ord("{")) | (mark == ord("["))).all()
         and (width == 13 or (cells[:, 12] == ord(".")).all())
     )
-    digits = cells[:, 2:-1] - np.uint8(ord("0"))  # what stands below "0" wraps round to a large number
+    digits = cells[:, 2:-1] - np.uint8(ord("0"))  # what is below "0" wraps round to a large number
     columns = [*range(10), *range(11, width - 3)]
     if not frame_is_right or (digits[:, columns] > 9).any() or (digits[:, 0] == 0).any():
         raise _NotTight
@@ -220,7 +220,7 @@ def _decode_fast(body: bytes) -> SeriesBlock:
 
 
 def _check_envelope(head: bytes, tail: bytes) -> Mapping[str, object]:
-    """Return what stands around the data. Raises _NotTight unless it is an object that says success and ends right."""
+    """Return what is around the data. Raises _NotTight unless it is an object that says success and ends right."""
     if not tail.startswith(b"]}"):
         raise _NotTight
     try:
@@ -300,7 +300,7 @@ def _load(text: bytes) -> dict[str, object]:
 def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("a key is twice in one object")
     return found
 
 

@@ -130,7 +130,7 @@ def _read_index(labels: Mapping[str, str]) -> int | None:
 
 @dataclass(slots=True)
 class GpuJoin:
-    """Learns within one block which UUID an index or a PCI address of a node stands for: not every series has all.
+    """Learns within one block which UUID an index or a PCI address of a node means: not every series has all.
 
     What two series contradict is not joined: an index that two GPUs had belongs to neither.
     """

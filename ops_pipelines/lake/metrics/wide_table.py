@@ -288,7 +288,7 @@ _SHARED = frozenset({"job", "namespace", "pod", "container"})
 _UNSEEN, _NOWHERE = -2, -1
 
 _Identity = tuple[object, ...]
-"""The values of the table's label columns, in their order; None: not said."""
+"""The values of the table's label columns, in their order; None: not stated."""
 
 
 @dataclass(slots=True, kw_only=True)

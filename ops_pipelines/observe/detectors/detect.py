@@ -94,7 +94,7 @@ def detect_jobs(panel: Panel, *, topology: Topology) -> list[Detection]:
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}")
 LEFTOVER_LIMIT = timedelta(minutes=30)
 """So long after a boot a node is not blamed for what began before it. Assumption: most of what detectors look back on
-(LOOKBACK_SECONDS) has left their windows by then, and what a repair did not cure has shown itself anew."""
+(LOOKBACK_SECONDS) has left their windows by then, and what a repair did not cure has shown itself again."""
 _OTHERS_WORD = frozenset({"target_up"})
 """What somebody else says of a node: whether it answers a scrape."""
 
@@ -116,7 +116,7 @@ def live_detectors(*, topology: Topology, release: Mapping[str, str]) -> tuple[D
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What detectors said of a panel."""
+    """What detectors stated of a panel."""
 
     found: tuple[Detection, ...]
     """By the time at which it was certain."""
@@ -149,7 +149,7 @@ def _in_order(found: Iterable[Detection]) -> tuple[Detection, ...]:
 def name_gpu(detection: Detection) -> Detection:
     """Return the detection without a GPU that has no PCI address: it stays a component, and is no target of a reset.
 
-    A panel names a GPU as its exporter does where no series tells the address.
+    A panel names a GPU as its exporter does where no series reports the address.
     """
     if detection.gpu is None or _ADDRESS.fullmatch(detection.gpu):
         return detection
@@ -162,7 +162,7 @@ def without_leftovers(
 ) -> tuple[Detection, ...]:
     """Return the detections without those on a node that has booted since they began: windows reach back further.
 
-    What still holds LEFTOVER_LIMIT after the boot is told, as of the boot. A boot that lies as far ahead is a wrong
+    What still holds LEFTOVER_LIMIT after the boot is reported, as of the boot. A boot that lies as far ahead is a wrong
     clock and hides nothing.
     """
     booted_at = {node.node: node.booted_at for node in nodes if node.booted_at is not None}

@@ -127,8 +127,8 @@ EVENT_HOLD_SECONDS = 600
 
 
 def detect_nvlink(panel: Panel) -> Iterator[Detection]:
-    """Yield NVLINK_ERRORS. Recoveries are said at their first sample: DCGM calls each new one an error, and a link that
-    was retrained under a collective has cost it its answer."""
+    """Yield NVLINK_ERRORS. Recoveries are stated at their first sample: DCGM calls each new one an error, and a link
+    that was retrained under a collective has cost it its answer."""
     for column, what in (
         ("nvlink_crc_flit_error_count", "flit CRC errors"),
         ("nvlink_crc_data_error_count", "data CRC errors"),

@@ -67,8 +67,8 @@ DISK_FLOOR_BYTES_PER_SECOND = 3e8
 SPIN_CORES_PER_RANK = 3.0
 """Nobody who only waits burns more: a core in the driver, one in the proxy of the collective."""
 STEADY_CORES, STEADY_CORES_PER_DOUBLING = 0.13, 0.0065
-"""Below that, waiting threads are told by their steadiness: standard deviation of one node over a minute and a half,
-and what the unsteadiest of twice as many nodes shows more."""
+"""Below that, waiting threads are reported by their steadiness: standard deviation of one node over a minute and a
+half, and what the unsteadiest of twice as many nodes shows more."""
 CORES_APART = 0.4
 """One node above the median of its job, or above what it burnt in an earlier wait."""
 _ANY = 1e-9
@@ -277,7 +277,7 @@ def _oddities(panel: Panel, held: Allocation, rows_of: slice, *, rows: int, late
         ),
         _Oddity(how="draws other power", holds=_is_apart(power, least=watts_apart)),
         _Oddity(how="gives no samples any more", holds=_vanished(panel, held, rows_of, rows=rows, lately=lately)),
-        _Oddity(how="stands on a node whose CPU is idle", holds=_idle_host(panel, held, rows_of, rows=rows)),
+        _Oddity(how="is on a node whose CPU is idle", holds=_idle_host(panel, held, rows_of, rows=rows)),
     ]
     return found if (~np.isnan(utilisation) | ~np.isnan(power) | ~np.isnan(memory)).any() else []
 
@@ -348,8 +348,8 @@ def _name(panel: Panel, held: Allocation, oddities: list[_Oddity], *, row: int) 
 
 
 STILL_SECONDS = 90
-"""All still for so long is a hang: six rows of 15 s, said 105 s after the onset at the latest. A log that speaks once a
-minute is never silent for so long."""
+"""All still for so long is a hang: six rows of 15 s, stated 105 s after the onset at the latest. A log that speaks once
+a minute is never silent for so long."""
 FAINT_PROVE_SECONDS = 900
 """Log lines alone, or a few cores, for longer than any real pause (600 s) are a heartbeat and prove nothing more."""
 PROCESSES_GONE_SECONDS = 300
@@ -375,7 +375,7 @@ _FAINT = "log lines"
 
 
 def detect_hangs(panel: Panel) -> Iterator[Detection]:
-    """Yield JOB_HUNG for each interval in which a job hangs, anew where another rank comes to differ."""
+    """Yield JOB_HUNG for each interval in which a job hangs, again where another rank comes to differ."""
     still_rows = panel.rows_in(STILL_SECONDS)
     for held in allocations(panel):
         if not lasting(~read_gpu_activity(panel, held).moves, still_rows).any():

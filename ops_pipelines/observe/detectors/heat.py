@@ -57,7 +57,7 @@ HOT_SECONDS, THROTTLED_SECONDS = 120, 30
 """Assumption: two minutes of excess, with one sample of it missing at most; two samples where the driver says heat."""
 WORK_SECONDS = (45, 300)
 """Assumption: a heat sink follows its load within a minute or two. So a neighbour works as hard only if it does so now
-and did over the last five minutes: one that has just begun is still cool, one that has just ended is no measure."""
+and did over the last five minutes: one that has just started is still cool, one that has just ended is no measure."""
 WORK_SLACK_RATIO = 0.1
 """Assumption: neighbours that draw nine tenths of one's power work as hard."""
 PEER_COUNT = 3
@@ -132,7 +132,7 @@ def _is_throttled(layer: Layer) -> Flags:
 
 
 def _detect_nodes_and_gpus(panel: Panel, readings: _Readings, topology: Topology) -> Iterator[Detection]:
-    """A GPU is told only while its node as a whole is not."""
+    """A GPU is reported only while its node as a whole is not."""
     by_rack = _neighbourhoods(readings.nodes, topology)
     temperature, throttled = readings.node_temperature, readings.node_throttled
     excess = excess_over_busier(

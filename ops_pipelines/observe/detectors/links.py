@@ -58,13 +58,13 @@ FLAP_COUNT, FLAP_WINDOW_SECONDS = 2, 600
 ERRORS_PER_SECOND_LIMIT, ERRORS_ROWS = 10, 2
 """NVSentinel docs/nic-health-monitor.md: more than 10 symbol errors a second. Assumption: at two samples in a row."""
 ERRORS_PER_HOUR_LIMIT, ERRORS_WINDOW_SECONDS, ERRORS_SAMPLES = 120, 1_800, 5
-"""The same: more than 120 an hour breaks IBTA's bit error rate of 1e-12. Assumption: half an hour tells, and growth at
-five samples of it, so that one burst does not."""
+"""The same: more than 120 an hour breaks IBTA's bit error rate of 1e-12. Assumption: half an hour reports, and growth
+at five samples of it, so that one burst does not."""
 _LEAST_ERRORS = ERRORS_PER_HOUR_LIMIT * ERRORS_WINDOW_SECONDS / 3600
 RECOVERIES_PER_MINUTE_LIMIT = 5
 """The same: more than 5 link error recoveries a minute."""
 EVENT_HOLD_SECONDS = 600
-"""Assumption: an error of which each one counts is told for ten minutes."""
+"""Assumption: an error of which each one counts is notified for ten minutes."""
 SLOW_RATIO, SLOW_ROWS, PEER_COUNT = 0.75, 4, 3
 """Assumption: a port that came up with three quarters or less of what the same port of most nodes has."""
 
@@ -269,7 +269,7 @@ def _detect_slow(panel: Panel, by_name: Groups, down: Flags) -> Iterator[Detecti
 
 MISSING_ROWS = 3
 """Assumption: three samples in a row with its neighbours there at each. One or two of one GPU are lost now and then (a
-field that timed out), and nothing tells such a loss from a lost GPU before the third; NVSentinel gives NICs three
+field that timed out), and nothing reports such a loss from a lost GPU before the third; NVSentinel gives NICs three
 polls, too. An exporter that restarts takes all GPUs of its node along, and brings them back one after another."""
 STALE_SECONDS = 120
 """Assumption, as for the live path: the restart of an exporter takes a minute at most."""
@@ -282,7 +282,7 @@ def detect_presence(panel: Panel, *, topology: Topology) -> Iterator[Detection]:
 
     A part is expected while the panel has a column for it. A GPU that was exchanged has two columns with one address
     and is there; nobody is missing on a node that reports as many GPUs as cluster.yaml declares. While no GPU of any
-    node reports, it is the store that is silent; then only a node is told whose other metrics go on.
+    node reports, it is the store that is silent; then only a node is reported whose other metrics continue.
     """
     gpus = panel.gpus
     if not gpus.parts or not gpus.values or not len(panel.times):

@@ -58,7 +58,7 @@ operations a second for five minutes."""
 
 
 def detect_disks(panel: Panel) -> Iterator[Detection]:
-    """Yield DISK_WORN, DISK_FAILING and DISK_FULL. What a drive says of itself is said at its first sample."""
+    """Yield DISK_WORN, DISK_FAILING and DISK_FULL. What a drive says of itself is stated at its first sample."""
     disks = panel.disks
     yield from _state(
         panel, disks, "wear_ratio", Signal.DISK_WORN, lambda wear: wear >= np.float32(WEAR_LIMIT_RATIO),
@@ -176,7 +176,8 @@ def _detect_full(panel: Panel) -> Iterator[Detection]:
 
 
 UNCORRECTED_HOLD_SECONDS = 1_800
-"""dcgm_fields, node_edac_uncorrectable_errors_total: any increase drains. Assumption: it is told for half an hour."""
+"""dcgm_fields, node_edac_uncorrectable_errors_total: any increase drains. Assumption: it is notified for half an
+hour."""
 CORRECTED_PER_MINUTE_LIMIT, CORRECTED_WINDOW_SECONDS, CORRECTED_SAMPLES = 10, 600, 5
 """dcgm_fields: more than 10 an hour is a DIMM for the next maintenance, and never kills a job. Assumption: ten a minute
 for ten minutes, at five samples or more, is a DIMM that cannot wait."""
@@ -288,11 +289,11 @@ def _detect_unsynchronised(panel: Panel) -> Iterator[Detection]:
 
 _Key = TypeVar("_Key")
 DRIVER = "driver"
-"""Key of the release under which the driver's version stands; firmware stands under the name of its model."""
+"""Key of the release under which the driver's version is; firmware is under the name of its model."""
 LEAST_PEERS = 4
 """Assumption: of fewer nodes (or parts) nobody knows what is usual."""
 FEW_RATIO = 0.1
-"""Assumption: who stands apart is one alone, or a tenth of its model at most; more are a roll-out."""
+"""Assumption: who is apart is one alone, or a tenth of its model at most; more are a roll-out."""
 
 
 def detect_versions(panel: Panel, *, release: Mapping[str, str]) -> Iterator[Detection]:

@@ -1,7 +1,7 @@
 """What detectors share: counters over gaps and restarts, peers, and which job holds which nodes.
 
 Exact in whole numbers, and each row from the rows before it: a detector says the same of a grid time whether it sees a
-day or the minutes before. No limit of any fault stands here.
+day or the minutes before. No limit of any fault is here.
 
 Numbers only. Who is whose neighbour, and how far is too far, is for each detector in `detectors` to say.
 
@@ -56,7 +56,7 @@ class Growth:
 def growth(panel: Panel, layer: Layer, column: str, *, least: float = 1) -> Growth:
     """Return the growth of a counter; parts whose counter grew by less than `least` in all are left out.
 
-    Over gaps of up to GAP_SECONDS the sample before the gap counts. A counter that falls was restarted: it tells
+    Over gaps of up to GAP_SECONDS the sample before the gap counts. A counter that falls was restarted: it reports
     nothing at that sample, and nothing at the next: some exporters read 0 once and then the old total again.
     """
     moving = _moving(layer, column)
@@ -165,7 +165,8 @@ def newest(samples: NDArray[np.floating], *, column: int, row: int, rows: int) -
 
 
 def layer_of(panel: Panel, parts: Iterable[Part]) -> Layer:
-    """Return parts that no layer lists as such, so that they can be told: nodes by their GPUs, racks by their nodes."""
+    """Return parts that no layer lists as such, so that they can be notified: nodes by their GPUs, racks by their
+    nodes."""
     return Layer(parts=tuple(parts), values={}, step_seconds=panel.step_seconds)
 
 
@@ -185,7 +186,7 @@ def told(
     """Yield one detection for each interval of `said`, in the words that hold at its first row.
 
     `said` and `signs` are (times, columns); `describe` is asked for (row, place in `columns`). The trouble began at the
-    first of `signs` within the `sign_rows` up to the row at which it was said. A part without `kind` that is no port
+    first of `signs` within the `sign_rows` up to the row at which it was stated. A part without `kind` that is no port
     and no disk is a GPU if it names a device, else a node.
     """
     signs = said if signs is None else signs
@@ -223,7 +224,8 @@ def told_counts(
     sign_rows: int,
     signs: Flags | None = None,
 ) -> Iterator[Detection]:
-    """Yield what is said of counters; `words` takes the number that decided as {0}. All matrices are as in `grown`."""
+    """Yield what is stated of counters; `words` takes the number that decided as {0}. All matrices are as in
+    `grown`."""
     places = ever(said)
     values = values[:, places]
 
@@ -362,7 +364,7 @@ def excess_over_busier(
 def above_least(values: Numbers, groups: Groups, *, limit: float) -> Flags:
     """Return where a value exceeds the least of its group by `limit` or more.
 
-    Whoever exceeds the median of any part of its group by that much does this too: a cheap way to candidates.
+    Anyone who exceeds the median of any part of its group by that much does this too: a cheap way to candidates.
     """
     if not groups.members.size:
         return np.zeros(values.shape, dtype=bool)
@@ -412,7 +414,7 @@ class Allocation:
     def growth(self, layer: Layer, column: str, *, columns: Columns) -> Numbers:
         """Return how fast a counter of these columns grew, per second; see `growth_over_gaps`."""
         found = growth_over_gaps(self.of(layer, column, columns=columns), step_seconds=layer.step_seconds)
-        found[:1] = np.nan  # the sample before it belongs to whoever held the node then
+        found[:1] = np.nan  # the sample before it belongs to anyone who held the node then
         return found
 
 
@@ -447,7 +449,7 @@ def allocations(panel: Panel) -> Iterator[Allocation]:
 def growth_over_gaps(samples: Numbers, *, step_seconds: int) -> Numbers:
     """Return how fast counters grew up to each row, per second; over one missing sample, the mean of the two steps.
 
-    NaN at the first row, where the sample is missing, after longer gaps, and where a counter fell: it began anew.
+    NaN at the first row, where the sample is missing, after longer gaps, and where a counter fell: it began again.
     """
     grown = np.full(samples.shape, np.nan)
     np.subtract(samples[1:], samples[:-1], out=grown[1:], dtype=np.float64)

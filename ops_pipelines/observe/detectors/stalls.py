@@ -92,7 +92,7 @@ _REASONS = {STORAGE: "storage", NETWORK: "the network"}
 
 
 def detect_stalled_jobs(panel: Panel) -> Iterator[Detection]:
-    """Yield JOB_STALLED with code 1 (storage) or 2 (network). Without tensor activity nothing is said."""
+    """Yield JOB_STALLED with code 1 (storage) or 2 (network). Without tensor activity nothing is stated."""
     window, soon = panel.rows_in(WINDOW_SECONDS), panel.rows_in(NOTHING_SECONDS)
     for held in allocations(panel):
         busy = row_mean(held.of(panel.gpus, "utilisation_ratio", columns=held.gpus))
@@ -322,7 +322,7 @@ def detect_failures(
     Older attempts only tell how often attempts fail early where nothing is wrong. So does `surviving_count`, how many
     attempts run now for longer than SHORT_LIFE: without them a cluster of long jobs looks as if most failed.
     What began on a node before its last boot, `booted_at`, is not held against the node: it may have been repaired.
-    Neither the order of attempts nor that one is told twice changes anything.
+    Neither the order of attempts nor that one is notified twice changes anything.
     """
     known = _latest(each for each in attempts if each.state in _JUDGED and each.ended_at <= at)
     judged = [each for each in known if at - window < each.ended_at]
@@ -385,7 +385,7 @@ def _loop(run: Sequence[EndedAttempt]) -> Detection:
     return Detection(
         signal=Signal.JOB_CRASH_LOOP,
         node=NO_NODE,
-        # Submitted anew, it has another id each time: the first one stays its name.
+        # Submitted again, it has another id each time: the first one stays its name.
         component=job_component(run[0].job),
         job=run[0].job,
         began_at=run[0].ended_at,

@@ -339,7 +339,7 @@ class TraceVerdict:
     uneven_stages: tuple[StageExcess, ...]
     """Stages that compute longer than the median of the others, the longest first: how the model is split."""
     undecided_stages: tuple[StageExcess, ...]
-    """Stages whose slowest rank stands so far above its fastest, and nobody can say which of them is wrong."""
+    """Stages whose slowest rank is so far above its fastest, and nobody can say which of them is wrong."""
     explanation: str
 
 
@@ -454,4 +454,4 @@ def _explain(
         "is slow"
         for each in undecided
     ]
-    return "; ".join(told) or f"no rank and no stage stands apart in {step_count} steps"
+    return "; ".join(told) or f"no rank and no stage is apart in {step_count} steps"

@@ -137,7 +137,7 @@ def training_numbers(text: str) -> TrainingNumbers:
 def _first(
     text: str, pattern: re.Pattern[str], *, words: tuple[str, ...], prefixes: tuple[str, ...]
 ) -> re.Match[str] | None:
-    """Match `pattern` where one of `words` stands alone, or behind one of `prefixes`."""
+    """Match `pattern` where one of `words` is alone, or behind one of `prefixes`."""
     for word in words:
         place = text.find(word)
         while place >= 0:
@@ -308,7 +308,7 @@ def _judge(number: int, text: bytes, signature: str | None, catalogue: Catalogue
 
 
 def _judge_unmatched(text: bytes) -> tuple[str, str, tuple[FirstAction, ...], float]:
-    """Return the verdict on a line that no row names: whoever speaks of a fault is watched, nobody is punished."""
+    """Return the verdict on a line that no row names: anyone who speaks of a fault is watched, nobody is punished."""
     if not text.strip():
         return BLANK
     if is_binary(text) or _undecodable_count(text) > _UNREADABLE_SHARE * len(text):

@@ -32,7 +32,7 @@ _NUMBERS = ("loss", "step", "global_step", "iteration", "tokens_per_second", "st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What one object tells. `texts` are its messages, mostly one."""
+    """What one object reports. `texts` are its messages, mostly one."""
 
     texts: tuple[str, ...]
     microseconds: int | None = None
@@ -48,7 +48,7 @@ class Unreadable(ValueError):
 
 
 def read_json_line(text: str) -> Told:
-    """Return what a line that begins with `{` tells; raise Unreadable with `broken_json` and the like."""
+    """Return what a line that begins with `{` reports; raise Unreadable with `broken_json` and the like."""
     try:
         record = json.loads(text, object_pairs_hook=_without_duplicates)
     except Unreadable:

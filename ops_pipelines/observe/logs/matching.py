@@ -4,8 +4,8 @@ Hyperscan scans whole buffers; where it has no wheel, `re` gives the same pairs,
 mean alike: ASCII, no look-around, no back-references, nothing that could cross a line end. What a match means for the
 table is `formats.log`.
 
-A line that tells of the beginning of a save is no proof of its end: it counts once the training is seen to go on
-(`SAVING`), or once the next save is told (`STAGED`). What is remembered of a job is `observe.job_facts`.
+A line that reports of the beginning of a save is no proof of its end: it counts once the training is seen to continue
+(`SAVING`), or once the next save is reported (`STAGED`). What is remembered of a job is `observe.job_facts`.
 """
 
 import csv
@@ -238,16 +238,16 @@ PROGRESS_BAR = "train_progress_bar"
 
 
 class LineKind(Enum):
-    """What a line tells."""
+    """What a line reports."""
 
     SAVED = "saved"
     """A checkpoint is complete."""
     SAVING = "saving"
-    """A save has begun, or a part of it is written, and the training stands still until it is complete."""
+    """A save has started, or a part of it is written, and the training waits until it is complete."""
     STAGED = "staged"
-    """A save has begun that may go on beside the training; the next one waits for it."""
+    """A save has started that may continue beside the training; the next one waits for it."""
     SCHEDULED = "scheduled"
-    """A save goes on beside the training, and its end will be told."""
+    """A save continues beside the training, and its end will be reported."""
     RESUMED = "resumed"
     """A checkpoint was loaded."""
 
@@ -259,7 +259,7 @@ class LineRule:
     id: str
     kind: LineKind
     holds: str
-    """Stands in every such line, letter by letter: found sooner than the pattern, and most lines hold none."""
+    """Is in every such line, letter by letter: found sooner than the pattern, and most lines hold none."""
     pattern: re.Pattern[str]
     example: str
     source: str
@@ -267,7 +267,7 @@ class LineRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointLine:
-    """What one line of a job tells, and when it was written."""
+    """What one line of a job reports, and when it was written."""
 
     job: JobId
     at: datetime
@@ -298,7 +298,7 @@ def read_line_rules() -> tuple[LineRule, ...]:
 
 
 def kind_of(text: str) -> LineKind | None:
-    """Return what a line tells of a checkpoint, by the first rule that fits; None for nothing."""
+    """Return what a line reports of a checkpoint, by the first rule that fits; None for nothing."""
     for rule in read_line_rules():
         if rule.holds in text and rule.pattern.search(text) is not None:
             return rule.kind

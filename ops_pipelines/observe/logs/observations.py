@@ -115,7 +115,7 @@ def _is_in(column: pa.ChunkedArray, words: list[str]) -> pa.ChunkedArray:
 
 
 def _thin(rows: pa.Table, *, table: str, most_alike: int) -> NDArray[np.int64]:
-    """Return for each row 0 if it is left out, else how many it stands for. The rows are in the order of time."""
+    """Return for each row 0 if it is left out, else how many it is for. The rows are in the order of time."""
     names = ("signature", "node", "job") if table == "job_logs" else ("signature", "node", "device", "pci_address")
     group = np.unique(microseconds(rows["time"]) // _MINUTE_MICROSECONDS, return_inverse=True)[1].astype(np.int64)
     for name in names:

@@ -2,7 +2,7 @@
 
 The dialects of kernels, syslog, fabric managers, BMCs, Slurm, Python, glog, torch, NCCL and public log collections, one
 or several in a row. For tables only: what counts as evidence for an incident is the strict business of `signals`.
-Long, because the dialects stand beside the one loop that tries them: their order is what tells them apart.
+Long, because the dialects stand beside the one loop that tries them: their order is what distinguishes them.
 """
 
 import re
@@ -130,7 +130,7 @@ _RTC = re.compile(r"setting system clock to \d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d UT
 
 
 class PrefixReader:
-    """Reads the lines of one source in their order; what one line tells (when the node booted) serves the next."""
+    """Reads the lines of one source in their order; what one line reports (when the node booted) serves the next."""
 
     def __init__(self, *, at: datetime) -> None:
         self._at_microseconds = to_microseconds(at)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 XID_RECOVERY_ACTION_CHANGED = 154
 
 _SHARED_LETTERS = "Xid"
-"""Stands in every mention, and is found many times faster than the mention itself: most lines hold none."""
+"""Is in every mention, and is found many times faster than the mention itself: most lines hold none."""
 _MENTION = re.compile(r"NVRM:[ \t]*Xid|nvidia-nvswitch\d{1,4}:[ \t]*SXid")
 _TIME = (
     r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"  # rsyslog, dmesg --time-format iso
@@ -51,7 +51,7 @@ _SXID = re.compile(
     r"nvidia-(?P<switch>nvswitch\d{1,4}):[ \t]*SXid\s*\((?P<pci>[^()\s]{1,40})\)\s*:\s*(?P<code>\d{1,5})(?![\d.])"
     r"(?:\s*,\s*(?:Non-[Ff]atal|Fatal)\b)?(?:\s*,\s*Link\s+(?P<link>\d{1,4})\b)?"
 )
-# The driver tells one event in several lines: these two kinds repeat the code, with registers instead of words
+# The driver reports one event in several lines: these two kinds repeat the code, with registers instead of words
 # (NVIDIA Fabric Manager guide, the example of a non-fatal SXid).
 _SXID_DETAIL = re.compile(r"\s*,\s*(?:Severity\s+\d|Data\s*\{)")
 # The number decides. The words beside it differ between driver branches: 0x1 is "GPU Reset Required" or "PF FLR".
@@ -152,7 +152,7 @@ def _split_mentions(text: str) -> list[str]:
 
 
 def _parse_event(text: str, node: NodeName) -> tuple[Signal, int, PciAddress | None, Component | None] | None:
-    """Return what a line with a mention tells: signal, code, GPU and component; None for the registers of an SXid.
+    """Return what a line with a mention reports: signal, code, GPU and component; None for the registers of an SXid.
 
     Raises ValueError if it cannot be believed.
     """

@@ -4,9 +4,9 @@ Shared by files (`formats.log`) and by the adapters of logs. The lines are match
 that match are looked at for details.
 
 A record is one physical line; a blank line is ignored. A line is refused only if it is no text, or a broken record of a
-log in JSON; whatever else stands there was written by somebody and is kept, cut at 1000 characters. Progress bars that
+log in JSON; whatever else is there was written by somebody and is kept, cut at 1000 characters. Progress bars that
 draw over themselves with carriage returns are one line: the last picture is kept. A time that a line does not state is
-`at`; a clock that counts from boot becomes a time once the kernel has said when it set the clock.
+`at`; a clock that counts from boot becomes a time once the kernel has stated when it set the clock.
 """
 
 import re
@@ -47,7 +47,7 @@ class Writer(Enum):
     """Who wrote the lines, as far as the source knows."""
 
     TOLD_BY_LINE = "told_by_line"
-    """Each line tells by its prefix, else by its words."""
+    """Each line reports by its prefix, else by its words."""
     KERNEL = "kernel"
     """The source carries lines of kernels only."""
     JOB = "job"
@@ -59,7 +59,7 @@ class RawLine(NamedTuple):
 
     text: str
     position: str
-    """Where it stands in its source; the name of the record if it is refused."""
+    """Where it is in its source; the name of the record if it is refused."""
     node: str | None = None
     microseconds: int | None = None
     job: str | None = None
@@ -228,7 +228,7 @@ def _into_tables(
             is_kernel = False  # what a job prints is the job's, also where it prints the kernel's words
         elif writer is Writer.TOLD_BY_LINE:
             origin = said.origin if said.origin is not None else (None if rule is None else rule.origin)
-            # A line that tells nothing at all goes on with what the line before it said.
+            # A line that reports nothing at all continues with what the line before it stated.
             if origin is not None or said.microseconds is not None or said.level is not None:
                 is_kernel = origin == Origin.KERNEL
         else:
@@ -319,7 +319,7 @@ def parse(body: bytes, *, source: str, at: datetime, node: str | None = None) ->
 def _refuse_tables(lines: Sequence[str], *, at: datetime) -> None:
     """Raise WrongKind for rows that a tool printed without a header: no line speaks as a log, and a parser knows them.
 
-    What stands alone in a line is taken for a log, and so is a table that makes only a part of the file.
+    What is alone in a line is taken for a log, and so is a table that makes only a part of the file.
     """
     sample = [line[:2000] for line in lines[: 4 * _SAMPLE_LINES] if line.strip()][:_SAMPLE_LINES]
     reader = PrefixReader(at=at)

@@ -254,7 +254,7 @@ class Placed:
 
 
 Rename = Callable[[Sequence[Name], Callable[[str], Sequence[str]]], Sequence[Name]]
-"""The name of each unit, what tells the newest text of a column for each of them -> the name of the part of each."""
+"""The name of each unit, what reports the newest text of a column for each of them -> the name of the part of each."""
 
 
 def place(table: pa.Table, *, name: str, grid: Grid, node_order: NodeOrder, rename: Rename | None = None) -> Placed:
@@ -391,7 +391,7 @@ def _with(
 
 
 def _is_port(device: pa.Array) -> pa.Array:
-    """A switch names its own ports; what it sees of a link stands in the lake, but is no part of a node."""
+    """A switch names its own ports; what it sees of a link is in the lake, but is no part of a node."""
     return pc.and_(pc.not_equal(device, ""), pc.invert(pc.starts_with(device, "switch:")))
 
 

@@ -52,7 +52,7 @@ def summed_counters(samples: Matrix, *, starts: Ints, grid: Grid) -> Matrix:
     """Return for each node a counter that grows as all its devices together do; shape (times, nodes).
 
     NaN where a device that is expected has no sample. A device that appears adds what it counts from then on. Where
-    the counter of a device falls, the node's begins anew at 0: what was counted in between is not known.
+    the counter of a device falls, the node's begins again at 0: what was counted in between is not known.
     """
     count = len(samples)
     if not count:
@@ -192,7 +192,7 @@ def add_lines(found: JobMatrices, rows: pa.Table, *, until: datetime | None) -> 
     shape = (grid.count, len(words))
     losses = _losses_of_lines(rows)
     is_broken = np.isinf(losses)
-    # A loss that is no number is said of its own step only: the next one may be well.
+    # A loss that is no number is stated of its own step only: the next one may be well.
     found.add("loss", rows=placed[is_broken], columns=own[codes][is_broken], values=losses[is_broken])
     standing = {
         "line_count": _counts(placed, codes, shape=shape),
@@ -233,7 +233,7 @@ def _counts(placed: Ints, codes: Ints, *, shape: tuple[int, ...]) -> Floats:
 
 
 def _standing(placed: Ints, codes: Ints, values: Floats, *, shape: tuple[int, ...]) -> Floats:
-    """Return the newest value of each column at each row, as long as no other is said."""
+    """Return the newest value of each column at each row, as long as no other is stated."""
     matrix = np.full(shape, np.nan)
     known = ~np.isnan(values)
     # Ranks of one job write the same step, and not at once.

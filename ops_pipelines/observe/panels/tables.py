@@ -76,7 +76,7 @@ def panel_from_tables(
 
     A row belongs to the first grid time that is not before its own: the one at which it is known. The nodes of
     `topology` are all there, others follow. GPUs are keyed by PCI address, or named as the row names them where no
-    series says an address. `jobs` are attempts as the scheduler tells them live, each once. Lines of jobs are counted
+    series says an address. `jobs` are attempts as the scheduler reports them live, each once. Lines of jobs are counted
     up to `lines_until` (None: all logs were read).
     """
     grid = Grid.between(start, end, step_seconds=step_seconds)
@@ -93,7 +93,8 @@ def panel_from_tables(
 
 
 class RollingPanel:
-    """The same panel for whoever asks again and again as time goes on: rows of `SELECTED_TABLES` are taken in once."""
+    """The same panel for anyone who asks again and again as time continues: rows of `SELECTED_TABLES` are taken in
+    once."""
 
     def __init__(self, *, topology: Topology, step_seconds: int, row_count: int) -> None:
         self._topology = topology
@@ -218,7 +219,7 @@ def _matrices(placed: Parts, columns: Sequence[str]) -> dict[str, Matrix]:
 
 
 def _filled(layer: Layer, column: str, *, grid: Grid) -> Layer:
-    """Return the layer with at least one matrix: it is what tells how many times there are."""
+    """Return the layer with at least one matrix: it is what reports how many times there are."""
     if layer.values:
         return layer
     empty = np.full((grid.count, len(layer.parts)), np.nan, dtype=np.float32)
@@ -383,7 +384,7 @@ def _holders(
 
 
 def _lay_under(held: Holders, said: Holders, jobs: Sequence[str], *, found: JobMatrices) -> None:
-    """Take what `said` says where nothing was said so far; its jobs get their columns."""
+    """Take what `said` says where nothing was stated so far; its jobs get their columns."""
     present = np.unique(said)
     columns = {place: found.column(jobs[place]) for place in present.tolist() if place >= 0}
     translated = np.array([columns.get(place, NOBODY) for place in range(len(jobs))], dtype=np.int32)

@@ -193,7 +193,7 @@ def text_width(text: str) -> int:
 
 
 _SMALL_LETTERS = 26
-"""At 11 pixels a letter takes about 6: what stands beside the bars must not run into them."""
+"""At 11 pixels a letter takes about 6: what is beside the bars must not run into them."""
 _LEFT, _WIDE, _TALL = 160, 231, 15
 _WORTH_NAMING = 6
 """So many rows with their names beside them tell more than a strip of all; of fewer, the strip does."""
@@ -227,7 +227,7 @@ class Sheet:
     """What the rows of one picture share."""
 
     title: str
-    """Also what stands in place of the picture where it cannot be seen: no words of others."""
+    """Also what is in place of the picture where it cannot be seen: no words of others."""
     key: Mapping[Shade, str]
     """What each colour means, in the order in which it is explained."""
     columns: tuple[str, ...] = ()
@@ -412,7 +412,7 @@ def demand_bars(sums: Sequence[Mapping[str, object]], *, day: date) -> str:
         )
     ran, waited = (sum(_hours(each, name) for each in sums) for name in ("running", "pending"))
     told = f"{ran:,.0f} GPU-hours ran (blue; grey: did nothing), {waited:,.0f} waited (orange)"
-    return small_rows(rows, sheet=_SHEET, words=f"{day}: {told}; beside the name: wanted")
+    return small_rows(rows, sheet=_SHEET, words=f"{day}: {told}; beside the name: requested")
 
 
 def _hours(row: Mapping[str, object], name: str) -> float:
@@ -428,9 +428,9 @@ _KEY = {
     Shade.SKY: "used beyond it",
     Shade.PALE: "free in the new quota",
     Shade.GREY: "use not known",
-    Shade.ORANGE: "wanted beyond the new quota",
+    Shade.ORANGE: "requested beyond the new quota",
 }
-_WORDS = "blue: used, guaranteed · sky: used beyond · pale: free · grey: use not known · orange: wanted in vain"
+_WORDS = "blue: used, guaranteed · sky: used beyond · pale: free · grey: use not known · orange: requested in vain"
 
 
 def draw_quotas(lines: Sequence[ProposedQuota], *, used: Mapping[tuple[TeamName, GpuType], float]) -> tuple[str, str]:
@@ -440,7 +440,7 @@ def draw_quotas(lines: Sequence[ProposedQuota], *, used: Mapping[tuple[TeamName,
     """
     ordered = sorted(lines, key=lambda each: (each.gpu_type, -max(each.after, each.wanted_mean), each.team))
     rows = [_row(each, used=used.get((each.team, each.gpu_type))) for each in ordered]
-    sheet = Sheet(title="Quotas proposed, used and wanted", key=_KEY)
+    sheet = Sheet(title="Quotas proposed, used and requested", key=_KEY)
     return small_rows(rows, sheet=sheet, words=_WORDS), large_rows(rows, sheet=sheet, words=_WORDS)
 
 
@@ -455,7 +455,7 @@ def _row(line: ProposedQuota, *, used: float | None) -> BarRow:
 
 
 def _held(line: ProposedQuota, used: float | None) -> tuple[float, tuple[tuple[float, Shade], ...]]:
-    """Return how long the bar is before what is wanted in vain, and its parts."""
+    """Return how long the bar is before what is requested in vain, and its parts."""
     if used is None:
         return line.after, ((float(line.after), Shade.GREY),)
     within = min(used, line.guarantee)

@@ -110,7 +110,7 @@ class Frame:
 
 
 def sheet(body: Sequence[str], *, title: str, said: str, width: int, height: float) -> str:
-    """Return the whole picture; what it shows is told in words with it."""
+    """Return the whole picture; what it shows is notified in words with it."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" width="{width}" '
         f'height="{height:.0f}" role="img" font-size="11" font-family="system-ui, Arial, sans-serif">'
@@ -202,7 +202,7 @@ class Fan:
 
     title: str
     said: str
-    """The same in words and numbers, for whoever does not see it."""
+    """The same in words and numbers, for anyone who does not see it."""
     unit: str
     past: Sequence[tuple[date, float]] = ()
     weeks: Sequence[FanWeek] = ()
@@ -210,7 +210,7 @@ class Fan:
     """What each band is called, the outermost first."""
     there: Sequence[ThereWeek] = ()
     levels: Sequence[tuple[float, str]] = ()
-    """Lines across the expected weeks, the strictest first, and what each is called; at most two are told apart."""
+    """Lines across the expected weeks, the strictest first, and what each is called; at most two are distinguished."""
     marked: date | None = None
     """The first day of a week that is marked, with `marked_words`."""
     marked_words: str = ""
@@ -334,7 +334,7 @@ def _marks(fan: Fan, frame: Frame) -> Iterable[str]:
         (fan.as_of, f"as of {fan.as_of}", 0, SOFT),
         (fan.marked, fan.marked_words, 1, "#b3261e"),
     ):
-        # Nothing stands before the first day: there a line would only say where the picture begins.
+        # Nothing is before the first day: there a line would only say where the picture begins.
         if day is None or not (frame.first <= day if lane else frame.first < day) or day > frame.last:
             continue
         x, top = frame.x(day), 12 + 14 * lane

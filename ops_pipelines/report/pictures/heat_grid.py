@@ -135,7 +135,7 @@ def grid_of(rows: pa.Table, values: NDArray[np.float64], *, by: str, fold: Fold)
 
 
 def _bin_count(since: NDArray[np.int64], codes: NDArray[np.int64], *, span: int) -> int:
-    """Return into how many parts an interval can be cut so that whoever is sampled has a sample in each."""
+    """Return into how many parts an interval can be cut so that anyone who is sampled has a sample in each."""
     some = codes < _ENTITIES_ENOUGH
     places = np.unique(codes[some].astype(np.int64) * span + since[some])
     gaps = np.diff(places)[np.diff(places // span) == 0]

@@ -171,7 +171,7 @@ DRAWINGS: Mapping[str, tuple[Drawing, ...]] = {
     ),
     "gpu_demand": (
         Drawing(
-            title="GPUs wanted by each team", values=gauge("gpus_demand_avg"), needs="gpus_demand_avg", unit="",
+            title="GPUs requested by each team", values=gauge("gpus_demand_avg"), needs="gpus_demand_avg", unit="",
             by="team", entity="team",
         ),
     ),
@@ -220,7 +220,7 @@ def picture_of_hours(table_name: str, hours: Mapping[datetime, pa.Table]) -> str
     instead = ""
     grids: dict[datetime, Grid] = {}
     for hour in sorted(hours, reverse=True):
-        rows = hours[hour]  # read now, and let go: a day of a large cluster fits in no memory
+        rows = hours[hour]  # read now, and released: a day of a large cluster fits in no memory
         if not rows.num_rows:
             continue
         if not instead:

@@ -2,7 +2,7 @@
 
 Knows the plan, not how it came about. Drawing the large one is `rollout_plan_png`'s.
 
-With names while they can be read, else lines of pixels under the names of their waves. What stands beside it in words,
+With names while they can be read, else lines of pixels under the names of their waves. What is beside it in words,
 and the small picture, is `rollout_plan`'s.
 
 Says what the bars are of; drawing them is `bars`'.
@@ -73,7 +73,7 @@ _PALETTE: tuple[Colour, ...] = (
     (0, 90, 160), (205, 232, 214), (150, 156, 164), (226, 229, 233),
 )  # fmt: skip
 _KEY = {
-    _Tint.WAITS: "drained, jobs go on",
+    _Tint.WAITS: "drained, jobs continue",
     _Tint.WORKED_ON: "updated",
     _Tint.SOAKS: "soaks",
     _Tint.WINDOW: "window",
@@ -167,7 +167,7 @@ def _place(visit: PlannedVisit | None) -> float:
 
 
 def _draw_bands(canvas: Canvas, calendar: WorkCalendar, axis: StoryAxis, *, bottom: int) -> None:
-    """Draw when work may be begun and when not, behind the rows and in a strip above them."""
+    """Draw when work may be started and when not, behind the rows and in a strip above them."""
     bands = [(each, _Tint.WINDOW) for each in calendar.windows or ()]
     bands += [(each, _Tint.FREEZE) for each in calendar.freezes]
     for interval, tint in bands:
@@ -189,7 +189,7 @@ def _labels(blocks: Sequence[_Block]) -> Mapping[NodeName, str]:
 
 
 def _draw_block(canvas: Canvas, block: _Block, axis: StoryAxis, *, left: int, labels: Mapping[NodeName, str]) -> None:
-    """Draw one wave; without `labels` under its own name alone, its racks told apart at its left."""
+    """Draw one wave; without `labels` under its own name alone, its racks distinguished at its left."""
     wave = block.wave
     canvas.box(8, block.y - 3, width=left + WIDE - 8, height=1, colour=_Tint.RACK)
     for row in block.rows:
@@ -291,7 +291,7 @@ def _wave_rows(plan: RolloutPlan) -> tuple[BarRow, ...]:
 
 def _words(plan: RolloutPlan) -> str:
     count = sum(len(wave.nodes) for wave in plan.waves)
-    ends = "no end foreseen" if plan.finishes_at is None else f"ends {plan.finishes_at:%Y-%m-%d %H:%M} UTC"
+    ends = "no end expected" if plan.finishes_at is None else f"ends {plan.finishes_at:%Y-%m-%d %H:%M} UTC"
     left = count - len(plan.visits)
     return " · ".join(
         [
@@ -299,7 +299,7 @@ def _words(plan: RolloutPlan) -> str:
             f"begins {plan.starts_at:%Y-%m-%d %H:%M} UTC, {ends}",
             f"{plan.lost_gpu_hours:,.0f} GPU-hours lost",
             *(["dark: updated, pale: soaks"] if plan.visits else []),
-            *([f"{left:,} without a foreseen time"] if left else []),
+            *([f"{left:,} without an expected time"] if left else []),
             *([f"{len(plan.skipped):,} left out"] if plan.skipped else []),
         ]
     )
@@ -326,7 +326,7 @@ _SHEET = Sheet(
 )
 _ORDER = tuple(_SHEET.key)
 _SMALL_LETTERS = 16
-"""Of a number that stands beside a small bar and its wave's name; a longer one says how many are updated."""
+"""Of a number that is beside a small bar and its wave's name; a longer one says how many are updated."""
 _AT_WORK = frozenset({Shade.GREEN, Shade.SKY})
 
 

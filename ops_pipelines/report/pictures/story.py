@@ -57,7 +57,7 @@ class StoryAxis:
         )
 
     def across(self, at: datetime) -> float:
-        """Return where a moment is; one before the first or after the last time stands at the edge."""
+        """Return where a moment is; one before the first or after the last time is at the edge."""
         if at <= self._times[0]:
             return self._left
         if at >= self._times[-1]:

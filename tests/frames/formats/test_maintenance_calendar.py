@@ -370,7 +370,7 @@ def test_other_things_of_a_calendar_are_passed_over() -> None:
         (("DTSTART:20260321T220000Z", "DURATION:PT0S"), "its DURATION is not above 0"),
         (("DTSTART:20260321T220000Z", "DURATION:-PT1H"), "its DURATION is not above 0"),
         ((*WINDOW, "DURATION:PT1H"), "it has both DTEND and DURATION; expected one of them"),
-        ((*WINDOW, "DTSTART:20260322T220000Z"), "DTSTART stands there more than once"),
+        ((*WINDOW, "DTSTART:20260322T220000Z"), "DTSTART is there more than once"),
         (
             ("DTSTART:20260321T220000Z", "DTEND;VALUE=DATE:20260323"),
             "one of DTSTART and DTEND is a day, the other a time",
