@@ -27,7 +27,7 @@ from ops_pipelines.assets.hours import (
     tell,
 )
 from ops_pipelines.core.cluster import HOUR, Observatory
-from ops_pipelines.core.sources import Computed, Rows, Told
+from ops_pipelines.core.sources import Computed, Rows, WholeHour
 from ops_pipelines.lake.schema import TABLES, TELEMETRY_TABLES
 from ops_pipelines.observe.hours import (
     Filled,
@@ -101,7 +101,7 @@ def telemetry_of_all_layers(
     chosen = sorted(context.op_execution_context.selected_output_names)
     sums = Sums()
     with TemporaryDirectory(prefix="ops_pipelines_") as directory:
-        spools = {name: Spool[Told](Path(directory) / name) for name in chosen}
+        spools = {name: Spool[WholeHour](Path(directory) / name) for name in chosen}
         # Hour by hour, and from the spool again table by table: a long interval never lies in memory at once.
         for key in context.partition_keys:
             hour = hour_of_key(key)
@@ -110,7 +110,7 @@ def telemetry_of_all_layers(
             keep_rejected(filled, observatory, hours=(hour,))
             sums.add(filled)
             for name in chosen:
-                spools[name].put(key, Told(rows=filled.tables.get(name), retold=filled.retold))
+                spools[name].put(key, WholeHour(rows=filled.tables.get(name), retold=filled.retold))
         for name in chosen:
             yield dg.Output(spools[name], output_name=name, metadata=sums.metadata(of="all_layers"))
 

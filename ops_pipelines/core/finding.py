@@ -234,7 +234,7 @@ _TINY = 1e-7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class SourceAdvice:
     """What one source says is to be done, in its own word. Sources contradict one another; each is kept."""
 
     source: str
@@ -266,7 +266,7 @@ class CodeRule:
     is_secondary: bool = False
     """The damage of something else (Xid 45): it opens no incident while that something is in sight."""
     repeat: RepeatRule | None = None
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[SourceAdvice, ...] = ()
     is_disputed: bool = False
     source: str = ""
 

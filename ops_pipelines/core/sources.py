@@ -348,7 +348,7 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class WholeHour:
     """What a source says of an hour when it is asked for all of it."""
 
     rows: Rows | None
@@ -407,7 +407,7 @@ class Lake(Protocol):
     ) -> Rows:
         """Compact an hour into `hour.parquet` and return its rows: what was kept, overlaid by `filled` cell by cell.
 
-        What cycles (those without a part, or of part SO_FAR) kept of the times `retold` is passed over (see `Told`).
+        What cycles (those without a part, or of part SO_FAR) kept of the times `retold` is passed over (`WholeHour`).
 
         Deterministic: the same rows give the same bytes. Calling it again with the same rows changes nothing.
         """

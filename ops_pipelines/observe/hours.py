@@ -33,7 +33,7 @@ class Filled:
     notes: tuple[str, ...]
     """Warnings of the sources: what they say may be missing."""
     retold: frozenset[datetime] = frozenset()
-    """Grid times of which the stores of metrics reported all that they have (`core.sources.Told`); none if they
+    """Grid times of which the stores of metrics reported all that they have (`core.sources.WholeHour`); none if they
     warned."""
 
 

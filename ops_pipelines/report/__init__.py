@@ -1,1 +1,5 @@
-"""How anything is shown: pictures and text that every subject's pages, messages and assets share."""
+"""How anything is shown: the document of a report, the renderers that draw it, and pictures.
+
+Subjects import `document`, `numbers`, `json_form`, `charts` and `pictures`. The edges alone import the renderers:
+`terminal` (rich), `html` (jinja2) and `metadata` (Dagster).
+"""

@@ -15,13 +15,13 @@ from ops_pipelines.core.fault import AtFault, Family, FirstAction
 from ops_pipelines.core.finding import (
     AT_ONCE,
     AlertRule,
-    Answer,
     Catalogue,
     CodeRule,
     Hazard,
     LogRule,
     NvlinkSubcode,
     RepeatRule,
+    SourceAdvice,
 )
 from ops_pipelines.core.node_tests import HealthGate, Suite, parse_suite_name, parse_test_name
 from ops_pipelines.core.sources import SuiteFile
@@ -257,15 +257,15 @@ def _rows(name: str) -> list[dict[str, str]]:
     return [{**row, "table": name} for row in csv.DictReader(shipped_table(name).splitlines())]
 
 
-def _read_answers() -> Mapping[tuple[str, int], tuple[Answer, ...]]:
-    answers: defaultdict[tuple[str, int], list[Answer]] = defaultdict(list)
+def _read_answers() -> Mapping[tuple[str, int], tuple[SourceAdvice, ...]]:
+    answers: defaultdict[tuple[str, int], list[SourceAdvice]] = defaultdict(list)
     for row in _rows("code_answers.csv"):
-        answers[row["kind"], int(row["code"])].append(Answer(source=row["source"], says=row["says"]))
+        answers[row["kind"], int(row["code"])].append(SourceAdvice(source=row["source"], says=row["says"]))
     return {code: tuple(given) for code, given in answers.items()}
 
 
 def _read_codes(
-    name: str, *, kind: str, answers: Mapping[tuple[str, int], tuple[Answer, ...]]
+    name: str, *, kind: str, answers: Mapping[tuple[str, int], tuple[SourceAdvice, ...]]
 ) -> Mapping[int, CodeRule]:
     rules = [
         CodeRule(

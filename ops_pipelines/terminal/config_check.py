@@ -40,7 +40,7 @@ _ASKED_NODE_COUNT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class SystemCheck:
     """What one system stated. `problem` is None if it answered; then `said` is in words, otherwise it is empty."""
 
     system: str
@@ -71,7 +71,7 @@ def find_fleet_gaps(fleet: FleetConfig) -> tuple[str, ...]:
     return find_install_gaps(fleet.commands, fleet.ansible, missing="" if fleet.ansible is None else find_missing())
 
 
-def call_the_roll(cluster: Cluster, *, limits: Callable[[], str] | None = None) -> tuple[Answer, ...]:
+def call_the_roll(cluster: Cluster, *, limits: Callable[[], str] | None = None) -> tuple[SystemCheck, ...]:
     """Return the answer of every system, the ledger last. `limits` asks for those of teams, if there are any."""
     return tuple(_ask(system, question) for system, question in _questions(cluster, limits))
 
@@ -87,11 +87,11 @@ def _questions(cluster: Cluster, limits: Callable[[], str] | None) -> Iterator[t
     yield "ledger", partial(_ask_ledger, cluster)
 
 
-def _ask(system: str, question: Callable[[], str]) -> Answer:
+def _ask(system: str, question: Callable[[], str]) -> SystemCheck:
     try:
-        return Answer(system=system, said=question(), problem=None)
+        return SystemCheck(system=system, said=question(), problem=None)
     except (SourceError, LedgerError) as problem:
-        return Answer(system=system, said="", problem=str(problem))
+        return SystemCheck(system=system, said="", problem=str(problem))
 
 
 def _ask_scheduler(cluster: Cluster) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.core.cluster import HOUR, Observatory, hour_of
-from ops_pipelines.core.sources import Told
+from ops_pipelines.core.sources import WholeHour
 from ops_pipelines.lake.schema import TELEMETRY_TABLES
 from ops_pipelines.observe.hours import fill_metrics
 from ops_pipelines.observe.live_cycle import next_grid_time, run_cycle
@@ -75,7 +75,7 @@ def close(observatory: Observatory) -> dict[str, bytes]:
     assert isinstance(lake, ParquetLake)
     filled = fill_metrics(observatory, tables=TELEMETRY_TABLES, start=BEGINNING, end=BEGINNING + HOUR)
     for name in TELEMETRY_TABLES:
-        told = Told(rows=filled.tables.get(name), retold=filled.retold)
+        told = WholeHour(rows=filled.tables.get(name), retold=filled.retold)
         store_hour(lake, name, BEGINNING, told=told, now=observatory.clock.now())
     return {name: lake.path_of_hour(name, BEGINNING).read_bytes() for name in TELEMETRY_TABLES}
 

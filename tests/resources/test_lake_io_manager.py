@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.assets.hours import HOURS, LAKE_IO, ONE_RUN, hour_of_key
-from ops_pipelines.core.sources import LakeError, Rows, Told
+from ops_pipelines.core.sources import LakeError, Rows, WholeHour
 from ops_pipelines.resources.lake.io_manager import LakeIOManager, hour_of_partition, store_hour
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from tests.ports.lake_samples import HOUR as SAMPLES
@@ -77,7 +77,7 @@ def test_one_hour_is_handed_on_by_its_key_too(tmp_path: Path) -> None:
 def test_an_hour_is_closed_when_it_is_over(tmp_path: Path, seconds: float, is_closed: bool) -> None:
     lake = ParquetLake(tmp_path)
 
-    rows = store_hour(lake, TABLE, FIRST, told=Told(rows=row_of(FIRST)), now=FIRST + timedelta(seconds=seconds))
+    rows = store_hour(lake, TABLE, FIRST, told=WholeHour(rows=row_of(FIRST)), now=FIRST + timedelta(seconds=seconds))
 
     assert rows.num_rows == 1
     assert lake.path_of_hour(TABLE, FIRST).exists() is is_closed
@@ -95,7 +95,7 @@ def test_what_a_source_tells_anew_takes_the_place_of_what_live_cycles_kept_of_it
     )
     lake.add(TABLE, table(gpu("from outside", 0)))
 
-    told = Told(rows=table(gpu("a", 0, power_watts=2.0)), retold=frozenset({first, second}))
+    told = WholeHour(rows=table(gpu("a", 0, power_watts=2.0)), retold=frozenset({first, second}))
     store_hour(lake, TABLE, SAMPLES, told=told, now=SAMPLES + HOUR)
 
     assert watts(lake.read_hour(TABLE, SAMPLES)) == [
@@ -111,7 +111,7 @@ def test_an_hour_that_is_closed_keeps_what_it_has(tmp_path: Path) -> None:
     lake = ParquetLake(tmp_path)
     lake.close_hour(TABLE, SAMPLES, filled=table(gpu("a", 0, power_watts=1.0), gpu("b", 0, power_watts=1.0)))
 
-    told = Told(rows=table(gpu("a", 0, power_watts=2.0)), retold=frozenset({SAMPLES}))
+    told = WholeHour(rows=table(gpu("a", 0, power_watts=2.0)), retold=frozenset({SAMPLES}))
     store_hour(lake, TABLE, SAMPLES, told=told, now=SAMPLES + HOUR)
 
     assert watts(lake.read_hour(TABLE, SAMPLES)) == [("a", 0.0, 2.0), ("b", 0.0, 1.0)]

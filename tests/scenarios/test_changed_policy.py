@@ -140,7 +140,7 @@ def test_sensors_ask_for_a_run_in_the_tick_after_the_change(tmp_path: Path, inst
 
     assert not quiet.run_requests
     assert anew.run_requests
-    assert "asked anew under changed rules" in anew.run_requests[0].tags["reason"]
+    assert "asked again under changed rules" in anew.run_requests[0].tags["reason"]
 
 
 def test_broken_policy_is_paged_once_with_fault_and_remedy_and_again_when_its_hour_is_over(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from upath import UPath
 
 from ops_pipelines.core.cluster import HOUR, Cluster, Observatory, hour_of
-from ops_pipelines.core.sources import Told
+from ops_pipelines.core.sources import WholeHour
 from ops_pipelines.lake.hours import split_by_hour
 from ops_pipelines.observe.hours import fill_metrics
 from ops_pipelines.observe.live_cycle import run_cycle, settling_time
@@ -136,7 +136,7 @@ def close(observatory: Observatory, start: datetime, end: datetime, tables: Sequ
         hour = start
         while hour < end:
             retold = frozenset(at for at in filled.retold if hour_of(at) == hour)
-            told = Told(rows=parted.get(hour), retold=retold)
+            told = WholeHour(rows=parted.get(hour), retold=retold)
             store_hour(observatory.lake, name, hour, told=told, now=observatory.clock.now())
             hour += HOUR
 

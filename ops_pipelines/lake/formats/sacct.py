@@ -27,7 +27,7 @@ _FIRST_VERSION_WITH_EXIT_CODES = (22, 5, 99)
 """22.05 calls every exit a success (`return_code` 0 of `exit 3`)."""
 
 
-def is_accounting_json(answer: read.Answer) -> bool:
+def is_accounting_json(answer: read.SlurmReply) -> bool:
     """Return whether an answer's jobs are those of sacct: squeue's have `job_state`, and no `time`."""
     first = next((row for row in answer.records if isinstance(row, dict)), None)
     return answer.key == "jobs" and (first is None or isinstance(first.get("time"), dict) or "job_state" not in first)
@@ -44,7 +44,7 @@ def parse_json(text: str, *, source: str, at: datetime) -> Parsed:
     return parse_answer(answer, source=source, at=at)
 
 
-def parse_answer(answer: read.Answer, *, source: str, at: datetime) -> Parsed:
+def parse_answer(answer: read.SlurmReply, *, source: str, at: datetime) -> Parsed:
     """Return the attempts and steps of an answer whose jobs are those of sacct."""
     rows = [_job(record, version=answer.version) for record in answer.records]
     cut = []

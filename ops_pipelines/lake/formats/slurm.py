@@ -270,7 +270,7 @@ class _File:
 
     # -- JSON --
 
-    def _answer(self, answer: answers.Answer) -> Parsed:
+    def _answer(self, answer: answers.SlurmReply) -> Parsed:
         takes: Mapping[str, tuple[str, Callable[[answers.Row], bool]]] = {
             "jobs": (
                 "job_accounting",

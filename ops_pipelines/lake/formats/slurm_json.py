@@ -100,7 +100,7 @@ _LIST_START = re.compile(r'"(' + "|".join(_LISTS) + r')"\s*:\s*\[')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class SlurmReply:
     """One answer of Slurm."""
 
     key: str
@@ -119,7 +119,7 @@ def looks_like_json(text: str) -> bool:
     return text.lstrip("\ufeff \t\r\n")[:1] in ("{", "[")
 
 
-def read_answer(text: str) -> Answer | None:
+def read_answer(text: str) -> SlurmReply | None:
     """Return the answer in `text`, as far as it is whole; None if it is none of Slurm's."""
     try:
         document = _DECODER.decode(text.strip("\ufeff \t\r\n\x00"))
@@ -135,7 +135,7 @@ def read_answer(text: str) -> Answer | None:
             held = held.get("shares")
         if isinstance(held, list) or (key == "statistics" and isinstance(held, dict)):
             errors = document.get("errors")
-            return Answer(
+            return SlurmReply(
                 key=key,
                 records=held if isinstance(held, list) else [held],
                 errors=errors if isinstance(errors, list) else (),
@@ -144,12 +144,12 @@ def read_answer(text: str) -> Answer | None:
     return _bare([document])
 
 
-def _bare(records: Sequence[object]) -> Answer | None:
+def _bare(records: Sequence[object]) -> SlurmReply | None:
     """Return records that were taken out of an answer, as `jq .jobs` and `jq .jobs[]` do; None if they are others."""
     first = next((record for record in records if isinstance(record, dict)), {})
     is_job = "job_id" in first and ("job_state" in first or ("time" in first and "state" in first))
     is_node = "name" in first and "state" in first and "real_memory" in first
-    return Answer(key="jobs" if is_job else "nodes", records=records) if is_job or is_node else None
+    return SlurmReply(key="jobs" if is_job else "nodes", records=records) if is_job or is_node else None
 
 
 def _lines(text: str) -> list[object]:
@@ -167,7 +167,7 @@ def _lines(text: str) -> list[object]:
     return found
 
 
-def _salvage(text: str, *, why: str) -> Answer | None:
+def _salvage(text: str, *, why: str) -> SlurmReply | None:
     found = _LIST_START.search(text)
     if found is None:
         return None
@@ -185,7 +185,7 @@ def _salvage(text: str, *, why: str) -> Answer | None:
         records.append(record)
     # A list that was closed before the damage is whole, what is beside it matters less.
     is_whole = position < len(text) and text[position] == "]"
-    return Answer(
+    return SlurmReply(
         key=found[1], records=records, broken=None if is_whole else why, rest=text[position : position + 1000]
     )
 

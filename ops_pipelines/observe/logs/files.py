@@ -31,7 +31,7 @@ _NUMBERS = ("loss", "step", "global_step", "iteration", "tokens_per_second", "st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class JsonLine:
     """What one object reports. `texts` are its messages, mostly one."""
 
     texts: tuple[str, ...]
@@ -47,7 +47,7 @@ class Unreadable(ValueError):
     """The line is no JSON log record; the message is the reason, a fixed code."""
 
 
-def read_json_line(text: str) -> Told:
+def read_json_line(text: str) -> JsonLine:
     """Return what a line that begins with `{` reports; raise Unreadable with `broken_json` and the like."""
     try:
         record = json.loads(text, object_pairs_hook=_without_duplicates)
@@ -69,7 +69,7 @@ def read_json_line(text: str) -> Told:
         origin = Origin.KERNEL if transport == "kernel" else origin_of_tag((tag or "").rstrip(":"))
         if transport not in (None, "kernel") and tag == "kernel":
             origin = Origin.PROGRAM  # a program may call itself what it likes; journald knows better
-    return Told(
+    return JsonLine(
         texts=texts,
         microseconds=next((found for key in _TIME if (found := _time(record.get(key))) is not None), None),
         node=_word(record, _NODE),

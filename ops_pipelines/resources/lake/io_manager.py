@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import dagster as dg
 
 from ops_pipelines.clock import Clock
-from ops_pipelines.core.sources import SO_FAR, Computed, Rows, Told
+from ops_pipelines.core.sources import SO_FAR, Computed, Rows, WholeHour
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class LakeIOManager(dg.UPathIOManager):
         """Return the file of a closed hour."""
         return self._lake.path_of_hour(_table(context), hour_of_partition(partition))
 
-    def dump_to_path(self, context: dg.OutputContext, obj: Told | Computed, path: "UPath") -> None:
+    def dump_to_path(self, context: dg.OutputContext, obj: WholeHour | Computed, path: "UPath") -> None:
         """Store `obj` in the hour whose file is `path`."""
         hour = _hour_of_paths(self._get_paths_for_partitions(context))[path]
         store_hour(self._lake, _table(context), hour, told=obj, now=self._clock.now())
@@ -59,14 +59,14 @@ class LakeIOManager(dg.UPathIOManager):
         hours = {key: hour_of_partition(key) for key in self._get_paths_for_partitions(context)}
         return Hours(hours, read=lambda hour: self._lake.read_hour(table, hour))
 
-    def handle_output(self, context: dg.OutputContext, obj: Mapping[str, Rows | Told | Computed]) -> None:
+    def handle_output(self, context: dg.OutputContext, obj: Mapping[str, Rows | WholeHour | Computed]) -> None:
         """Store every hour of the output, one after the other, and show what came of it."""
         table = _table(context)
         counts: dict[datetime, int] = {}
         newest: dict[datetime, Rows] = {}
         for key in self._get_paths_for_partitions(context):
             given, hour = obj.get(key), hour_of_partition(key)
-            told = given if isinstance(given, Told | Computed) else Told(rows=given)
+            told = given if isinstance(given, WholeHour | Computed) else WholeHour(rows=given)
             newest = {hour: store_hour(self._lake, table, hour, told=told, now=self._clock.now())}
             counts[hour] = newest[hour].num_rows
         stored = Hours(
@@ -96,14 +96,14 @@ class Hours(Mapping[Key, Rows]):
         return len(self._hours)
 
 
-def store_hour(lake: ParquetLake, table: str, hour: datetime, *, told: Told | Computed, now: datetime) -> Rows:
+def store_hour(lake: ParquetLake, table: str, hour: datetime, *, told: WholeHour | Computed, now: datetime) -> Rows:
     """Close an hour that is over and return its rows.
 
     One that runs on gets what was given as a file of its own: cycles are still to come.
     """
     if now >= hour + _HOUR and isinstance(told, Computed):
         return lake.replace_hour(table, hour, told.rows)
-    if now >= hour + _HOUR and isinstance(told, Told):
+    if now >= hour + _HOUR and isinstance(told, WholeHour):
         return lake.close_hour(table, hour, filled=told.rows, retold=told.retold)
     if told.rows is not None:
         lake.write_cycle(table, told.rows, at=hour, part=SO_FAR)
