@@ -2,7 +2,7 @@
 
 A diary gives the hour, the words of people and a few quoted lines. Losses and step times are the quoted ones; whatever
 else a panel needs is the training of the detectors' tests, at the scale that the diary names. What was assumed besides
-stands in each case. Printing is `real_cases`.
+is in each case. Printing is `real_cases`.
 """
 
 import re
@@ -54,7 +54,7 @@ class Rebuilt:
         return min(found, key=lambda each: each.first_seen_at, default=None)
 
     def seconds_until(self, signal: Signal) -> float | None:
-        """Return how long after the beginning a detector said it; None: never."""
+        """Return how long after the beginning a detector reported it; None: never."""
         found = self.first(signal)
         return None if found is None else (found.first_seen_at - self.began_at).total_seconds()
 
@@ -109,9 +109,9 @@ def read_losses(lines: Sequence[str]) -> list[LossLine]:
 
 
 def loss_gauge(losses: Sequence[LossLine], *, jump: int, stands_seconds: float = 600.0) -> Rebuilt:
-    """Return a job that exports its loss: each quoted loss stands until the next step that is quoted was made.
+    """Return a job that exports its loss: each quoted loss is until the next step that is quoted was made.
 
-    `jump` is the step whose loss people call the spike; `stands_seconds` is how long the last quoted loss stands.
+    `jump` is the step whose loss people call the spike; `stands_seconds` is how long the last quoted loss is.
     """
     rows = [_rows(HEALTHY_MINUTES * 60)]
     rows += [_rows((b.step - a.step) * b.step_seconds) for a, b in pairwise(losses)]
@@ -129,7 +129,7 @@ def loss_gauge(losses: Sequence[LossLine], *, jump: int, stands_seconds: float =
 
 
 def loss_in_lines(losses: Sequence[LossLine], *, jump: int) -> Rebuilt:
-    """Return the same job where only its log tells the loss, a line a quoted step: through our tables of the lake."""
+    """Return the same job where only its log reports the loss, a line a quoted step: through our tables of the lake."""
     gauge = loss_gauge(losses, jump=jump)
     first = gauge.panel.time(_rows(HEALTHY_MINUTES * 60))
     usual = losses[0].step_seconds

@@ -15,7 +15,7 @@ class Claim:
     culprits: tuple[Component, ...]
     says: str
     is_notice: bool = False
-    """It tells an owner of an error of their own program, and blames nothing of the cluster."""
+    """It reports an owner of an error of their own program, and blames nothing of the cluster."""
     isolates: bool = True
     """It would take a node out of service, and not only call somebody."""
     rests_on: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """What it costs to close and to judge one hour of gpu_telemetry: CPU seconds and peak memory, each in a fresh process.
 
-An hour of 2,048 nodes of 8 GPUs and 20 metrics, every 15 s, is 3.9 million rows. Two gauges are drawn anew in every
+An hour of 2,048 nodes of 8 GPUs and 20 metrics, every 15 s, is 3.9 million rows. Two gauges are drawn again in every
 row, so that no column is cheaper than it is in life. There is no peer: the limit is that judging takes at most a tenth
 more memory than closing does. Run it with `make bench AREA=closing`, or `python -m bench.closing --nodes 64`; exits 1
 where the limit is missed, or where what was read is not what was written.

@@ -88,17 +88,17 @@ class Score:
     claims: int = 0
     true_claims: int = 0
     false_claims: Counter[str] = field(default_factory=Counter)
-    """What the false ones said."""
+    """What the false ones reported."""
     false_on_nodes: int = 0
     wrong_isolations: int = 0
     """Of those: the ones that would have taken the node out of service."""
     notices: int = 0
     confusion: Counter[tuple[str, str, bool]] = field(default_factory=Counter)
-    """(class, what the incident said, whether it named the culprit) for each injected fault."""
+    """(class, what the incident reported, whether it named the culprit) for each injected fault."""
     cases: list[tuple[str, str, bool, float, str]] = field(default_factory=list)
-    """(class, what the incident said, whether it named the culprit, seconds from the onset, what it rested on)."""
+    """(class, what the incident reported, whether it named the culprit, seconds from the onset, what it rested on)."""
     false_isolations: Counter[str] = field(default_factory=Counter)
-    """What the false ones said that would have taken a node out of service."""
+    """What the false ones stated that would have taken a node out of service."""
     notes: list[str] = field(default_factory=list)
     """One line for each miss and each false claim."""
 

@@ -105,7 +105,7 @@ def collective_timeout(day: Day) -> list[Claim]:
 
 
 def mahalanobis(day: Day) -> list[Claim]:
-    """The machine of a job that stands apart from the others for four minutes in a row."""
+    """The machine of a job that is apart from the others for four minutes in a row."""
     panel = day.panel
     per_minute = panel.rows_in(_MINUTE)
     minutes = len(panel.times) // per_minute

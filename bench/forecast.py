@@ -1,7 +1,7 @@
 """Forecasts of peaks: how often the 90 % bound holds, what it costs, how far off the days are, how fast it is.
 
 Made-up series have a truth that is known (`bench.forecast_series`); Helios Earth and Philly are public traces
-(`../shared/data`, left out where absent). Each method stands beside the others under the same calibration. Peers stand
+(`../shared/data`, left out where absent). Each method is beside the others under the same calibration. Peers stand
 beside it where they are installed. Run it with `python -m bench.forecast`; it returns 1 where a promise is broken.
 """
 
@@ -75,7 +75,7 @@ def _made_up() -> bool:
 
 
 def _frozen_truth(drawn: MadeUp) -> float:
-    """Return the absolute error of the last week's truth, told again and again, over seasonal naive's."""
+    """Return the absolute error of the last week's truth, reported again and again, over seasonal naive's."""
     truth = naive = 0.0
     week = np.arange(_AHEAD) % 7
     for origin in judged_origins(_DAYS, horizon_days=_AHEAD):
@@ -133,15 +133,15 @@ from ops_pipelines.capacity.forecast.by_week import forecast_weeks
 from ops_pipelines.capacity.forecast.windows import without_caps
 gpus = make_up(series_count=500, day_count=1095, seed=7).gpus
 series = without_caps([str(number) for number in range(500)], date(2023, 1, 1), gpus)
-begun = time.perf_counter()
+started = time.perf_counter()
 forecast_weeks(series, weeks=52, levels=LEVELS)
-print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 _IMPORT = """
 import time, pandas
-begun = time.perf_counter()
+started = time.perf_counter()
 import ops_pipelines.capacity.forecast.backtest
-print(time.perf_counter() - begun)
+print(time.perf_counter() - started)
 """
 
 

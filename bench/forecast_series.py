@@ -23,7 +23,7 @@ class MadeUp:
     gpus: Floats
     """(day, series); NaN before a team is there."""
     lasting: Floats
-    """The same without noise and launches: what goes on, caps included."""
+    """The same without noise and launches: what continues, caps included."""
     cap_gpus: Floats
     """Infinite where a team has none."""
 

@@ -1,7 +1,7 @@
 """How much disk the program takes a day: 16 simulated nodes on shipped defaults, under the real daemon and sensors.
 
 Measured: minutes of a quiet cluster, one hour of the lake filled as the schedule does, the day's aggregates of it, and
-faults with their repair. Told per day, and what stays once everything is kept as long as it is kept.
+faults with their repair. Reported per day, and what stays once everything is kept as long as it is kept.
 Run it with `make bench AREA=growth`, or `python -m bench.growth --minutes 30`.
 """
 

@@ -1,12 +1,12 @@
 """What watching costs while nothing happens: CPU seconds and memory by process, at 16 and at 512 simulated nodes.
 
 The daemon, code server, live cycle and `serve` on shipped defaults, and what runs the schedules start meanwhile. The
-pretended cluster is folded in the same processes, and counts as ours. Peer, in the same run: bare Dagster, one sensor
+simulated cluster is folded in the same processes, and counts as ours. Peer, in the same run: bare Dagster, one sensor
 that does nothing at the same interval, daemon and code server. Nothing else should run beside; CPU seconds of a busy
 machine are some more. The live cycle holds 40 minutes and more costs more: so the lake is first filled with as much of
-the pretended cluster's past, and the live cycle begins as after a restart (512 nodes: 8 minutes; `--past 0` leaves it
-out). What the pages of pretended exporters cost alone is measured meanwhile, and told: a real cluster has none. Run it
-with `make bench AREA=idle`, or `python -m bench.idle --minutes 2 --nodes 16`.
+the simulated cluster's past, and the live cycle begins as after a restart (512 nodes: 8 minutes; `--past 0` leaves it
+out). What the pages of simulated exporters cost alone is measured meanwhile, and reported: a real cluster has none. Run
+it with `make bench AREA=idle`, or `python -m bench.idle --minutes 2 --nodes 16`.
 """
 
 import argparse
@@ -52,7 +52,7 @@ _WORDS = {
 """A word of a command line -> whose it is, in the order of asking; all else are runs."""
 _LOOK_EVERY_SECONDS = 5.0
 _JUDGED_SECONDS = 590.0
-"""In less time nothing is said of growth."""
+"""In less time nothing is stated of growth."""
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -75,7 +75,7 @@ class Idle:
     end: Look
     most_bytes: int
     pretended_ratio: float = 0.0
-    """The share of one core that the pages of the pretended exporters cost, which is in `ratio`."""
+    """The share of one core that the pages of the simulated exporters cost, which is in `ratio`."""
 
     @property
     def seconds(self) -> float:
@@ -94,7 +94,7 @@ class Idle:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; a bound that is missed is said, and is no failure."""
+    """Measure and print; a bound that is missed is reported, and is no failure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long each is watched")
     parser.add_argument("--settle", type=float, default=3.0, help="minutes before that")
@@ -162,7 +162,7 @@ def _measure_peer(state: Path, watch: Watching) -> Idle:
 
 
 def _fill_lake(cluster_file: Path, *, past: timedelta) -> float:
-    """Write the cycles of the past up to now; return the share of one core that the pretended pages alone cost."""
+    """Write the cycles of the past up to now; return the share of one core that the simulated pages alone cost."""
     clock = SystemClock()
     observatory = assemble_observatory(config_in_force(cluster_file), clock)
     names, (source,) = names_of(tuple(observatory.topology.places)), observatory.metrics
@@ -292,7 +292,7 @@ def _verdict(idle: Idle, *, bound: float, peer: Idle | None) -> str:
     if idle.seconds >= _JUDGED_SECONDS:
         growth = f"grows by {an_hour / 1e6:.0f} MB an hour ({_judged(an_hour, MOST_GROWTH_BYTES_AN_HOUR)})"
     memory = f"{idle.most_bytes / 1e6:.0f} MB at most; bound {MOST_BYTES / 1e6:.0f}"
-    pretended = f" (the pages of pretended exporters alone: {idle.pretended_ratio:.1%})" if idle.pretended_ratio else ""
+    pretended = f" (the pages of simulated exporters alone: {idle.pretended_ratio:.1%})" if idle.pretended_ratio else ""
     return (
         f"{idle.what}: {idle.ratio:.1%} of one core{pretended}{against}; bound {bound:.0%}: "
         f"{_judged(idle.ratio, bound)}. "

@@ -5,7 +5,7 @@ then 4,200 a second for 10 s; the fault sensor itself is called as Dagster's dae
 where the tick before has not ended; between ticks its own thread looks on. An event counts as recorded when a decision
 that covers its evidence is committed; the incidents that it opens or changes stand in the same transaction. Scheduler
 and metrics are made up, and answer as late as real ones. Run it with `make bench`, or `python -m bench.intake`; exits
-1 where P90 is 1 s or more, an event is lost or doubled, a faulty node stands in no incident, or memory grows.
+1 where P90 is 1 s or more, an event is lost or doubled, a faulty node is in no incident, or memory grows.
 """
 
 import argparse

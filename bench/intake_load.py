@@ -37,7 +37,7 @@ _ORDINARY = (
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A stretch of the load."""
+    """An interval of the load."""
 
     name: str
     per_second: int
@@ -49,7 +49,7 @@ class Part:
 
 
 def number_of(text: str) -> int:
-    """Return the number of the event that a line of evidence tells."""
+    """Return the number of the event that a line of evidence reports."""
     found = _NUMBER.search(text)
     if found is None:
         raise ValueError(f"no line of this load: {text[:80]!r}")

@@ -49,7 +49,7 @@ durations:
   probation_seconds: 1
 """
 _MOST_OUT_COUNT = 12
-"""Below max_out_count: a drain that waits for budget tells nothing of how fast we are."""
+"""Below max_out_count: a drain that waits for budget reports nothing of how fast we are."""
 _LIMIT_SECONDS = 120.0
 _LOOK_EVERY_SECONDS = 0.05
 _RUNS = """
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--peer-faults", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Else the lab would go on without us.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Else the lab would continue without us.
     console = Console(highlight=False)
     console.print(POLICY, markup=False)
     with tempfile.TemporaryDirectory(prefix="lat-") as name:

@@ -2,7 +2,7 @@
 
 Demand is Helios Earth's, eight virtual clusters in May 2020 (`../shared/data`); without it only speed is measured. For
 each way to halve the teams, settings are chosen on one half and scored on the other, beside the defaults: a rule that
-fits eight teams and no others would show here. Speed stands beside scipy's linear program (HiGHS), which finds the
+fits eight teams and no others would show here. Speed is beside scipy's linear program (HiGHS), which finds the
 first level of the same allocation and no more.
 """
 

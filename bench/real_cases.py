@@ -1,8 +1,8 @@
 """Real cases: lines that people pasted into issues, diaries of large trainings, and traces of slowed workers.
 
-Prints the tables of docs/REAL_CASES.md: what our rules, detectors and correlation would have said, beside what people
-wrote. Nothing here knows the right answer but the columns that quote it. Run it with `python -m bench.real_cases`.
-Titan's GPUs, another real case, are `bench.titan`. Only tables are
+Prints the tables of docs/REAL_CASES.md: what our rules, detectors and correlation would have reported, beside what
+people wrote. Nothing here knows the right answer but the columns that quote it. Run it with `python -m
+bench.real_cases`. Titan's GPUs, another real case, are `bench.titan`. Only tables are
 printed: what they mean is written by hand, and to be read again where a table changes.
 """
 
@@ -60,7 +60,7 @@ Rows = list[tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What the program would have said of some lines."""
+    """What the program would have stated of some lines."""
 
     signatures: Mapping[str, int]
     """Signature, `-` for lines that have none -> how many lines."""
@@ -165,7 +165,7 @@ def agreement(case: Pasted, told: Told) -> str:
     if label.get("severity") == "correctable" or label["component"] == "peermem":
         return "yes: nothing is broken" if not incidents else "no: an incident of what only needs watching"
     if not incidents:
-        return "no: nothing is said"
+        return "no: nothing is reported"
     culprits = [part for each in incidents if each.hypothesis for part in each.hypothesis.culprits]
     if label["component"] == "nccl_timeout":
         is_job = all(str(part) == f"job {JOB}" for part in culprits) and culprits
@@ -232,7 +232,7 @@ def file_rows() -> Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symptom:
-    """One thing that a diary tells and that can be rebuilt."""
+    """One thing that a diary reports and that can be rebuilt."""
 
     date: str
     happened: str
@@ -296,7 +296,7 @@ SYMPTOMS = (
 
 
 def symptom_rows() -> Rows:
-    """Return a row a symptom: what happened, what people noticed after how long, what we would have said when."""
+    """Return a row a symptom: what happened, what people noticed after how long, what we would have reported when."""
     found: Rows = [("when", "what happened", "people noticed", "we: after", "what we say", "culprit, first action")]
     for symptom in SYMPTOMS:
         rebuilt = symptom.rebuild()
@@ -310,7 +310,8 @@ def symptom_rows() -> Rows:
 
 
 def spike_rows() -> Rows:
-    """Return a row a spike: after how long it is said where the job exports its loss, and where only its log tells."""
+    """Return a row a spike: after how long it is reported where the job exports its loss, and where only its log
+    reports."""
     found: Rows = [("when", "what happened", "a line every", "loss as a metric: after", "in the log only: after")]
     for date, diary, heading, jump, happened in SPIKES:
         losses = read_losses(quoted(diary, heading))
@@ -426,7 +427,7 @@ def with_tables(text: str, tables: Mapping[str, list[str]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables, or put them into the docs; return 1 if the data is not there, else 0."""
-    parser = argparse.ArgumentParser(description="What we would have said in real cases.")
+    parser = argparse.ArgumentParser(description="What we would have stated in real cases.")
     parser.add_argument("--write-docs", action="store_true", help=f"put the tables into {DOCS.name} instead")
     options = parser.parse_args(arguments)
     if not DATA.is_dir():

@@ -210,7 +210,7 @@ def _events(day: Day) -> Iterator[Event]:
 
 
 def _failure_spells(day: Day) -> Iterator[Spell]:
-    """Yield verdicts over many attempts, judged anew whenever a job has ended.
+    """Yield verdicts over many attempts, judged again whenever a job has ended.
 
     What failed on a node before it was last booted is not held against it.
     """

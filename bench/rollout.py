@@ -50,7 +50,7 @@ def promises_broken(result: Result, *, site: Site) -> Iterator[str]:
     if ours.stopped_ratio < 1:
         yield f"{name}: {1 - ours.stopped_ratio:.1%} were never stopped"
     if ours.rolled_back_ratio is None or ours.rolled_back_ratio < 1:
-        yield f"{name}: not everyone that stopped went back ({ours.rolled_back_ratio})"
+        yield f"{name}: not everyone that stopped rolled back ({ours.rolled_back_ratio})"
     if (ours.touched_ratio_when_stopped or 1.0) * site.node_count > TOUCHED_COUNT:
         yield f"{name}: {ours.touched_ratio_when_stopped:.1%} of the nodes touched; promised are {TOUCHED_COUNT} nodes"
     if ours.deciding_days > DECIDED_DAYS:

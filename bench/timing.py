@@ -2,9 +2,10 @@
 
 Each history is thirty faults on running jobs (`bench.timing_histories`). The rules that forbid an interruption, and the
 operator's limit on the wait for a checkpoint, hold for every policy, so that moments alone are compared; where no
-checkpoint is to be seen, always-at-checkpoint waits for the job's end. Told are the mean lost GPU-hours of a history,
-and the paired difference to the best fixed rule with its 95 % bootstrap interval. Run it with `python -m bench.timing`;
-it returns 1 where ours is more than 1 % worse than the best fixed rule of a load, or not better on the mixed one.
+checkpoint is to be seen, always-at-checkpoint waits for the job's end. Reported are the mean lost GPU-hours of a
+history, and the paired difference to the best fixed rule with its 95 % bootstrap interval. Run it with `python -m
+bench.timing`; it returns 1 where ours is more than 1 % worse than the best fixed rule of a load, or not better on the
+mixed one.
 """
 
 import argparse
@@ -256,7 +257,7 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def with_table(text: str, name: str, lines: Sequence[str]) -> str:
-    """Return a document with what stands between the markers of `name` replaced; raises ValueError without them."""
+    """Return a document with what is between the markers of `name` replaced; raises ValueError without them."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     if text.count(begin) != 1 or text.count(end) != 1:
         raise ValueError(f"the document has not exactly one {begin} and one {end}; put them where the table belongs")

@@ -4,7 +4,7 @@ All times of the truth are seconds after the fault is noticed. Every policy meet
 numbers). In a history that fits, faults strike as catalogue/fault_hazards.csv says; in one that does not, rates are
 off by a log-normal factor (sigma 1, so 1.6 times too low on average), strikes are not memoryless (Weibull, shape 0.7),
 one in ten that is called dead is not and one in twenty that is not called dead is, and restarts take other times than
-measured. What a job has at stake, when it truly ends, and late or missing checkpoints are never told in either.
+measured. What a job has at stake, when it truly ends, and late or missing checkpoints are never reported in either.
 """
 
 import math
@@ -25,7 +25,7 @@ FAULTS_PER_HISTORY = 30
 _HOUR, _MINUTE = 3600.0, 60.0
 _LOOK_SECONDS = 15.0
 _LONGEST = 14 * 24 * _HOUR
-"""No job goes on for longer: Meta RSC ends jobs after 7 days."""
+"""No job continues for longer: Meta RSC ends jobs after 7 days."""
 
 
 class Fit(Enum):
@@ -46,7 +46,7 @@ class Fault:
     is_still_serving: bool
 
     strikes_in: float
-    """When it ends the job if it goes on; 0: the job is dead already."""
+    """When it ends the job if it continues; 0: the job is dead already."""
     slowdown_ratio: float
     unsaved: float
     saves_in: tuple[float, ...]

@@ -2,7 +2,7 @@
 
 Shown for 30, 60 and 90 daily readings: the share of cases in which a nominal 95 % interval holds the true rate (Theil
 and Sen's alone, and widened to what ten stretches say), and in which the day on which the limit was met lay within the
-bounds that were told. Then how often a link with a steady rate of errors is given a date.
+bounds that were reported. Then how often a link with a steady rate of errors is given a date.
 Run it with `python -m bench.wear`.
 """
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, default=300, help="made-up parts for each row")
     options = parser.parse_args(arguments)
     table = Table(title=f"Share of cases that hold, {options.trials} each")
-    for heading in ("wear", "readings", "Sen's interval", "ours", "date told", "date within bounds"):
+    for heading in ("wear", "readings", "Sen's interval", "ours", "date reported", "date within bounds"):
         table.add_column(heading, justify="left" if heading == "wear" else "right")
     for name in WEARS:
         for days in (30, 60, 90):

@@ -308,7 +308,7 @@ def allow_new_actions(context: dg.OpExecutionContext, cluster: dg.ResourceParam[
 
 @dg.op
 def approve_one_plan(context: dg.OpExecutionContext, config: ApproveConfig, cluster: dg.ResourceParam[Cluster]) -> None:
-    """Say yes to exactly one plan."""
+    """Approve exactly one plan."""
     plan, approval = orders.approve(
         PlanId(config.plan),
         cluster,

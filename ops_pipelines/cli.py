@@ -1,6 +1,6 @@
-"""The command line: all its commands in their order, and those that show how a cluster stands.
+"""The command line: all its commands in their order, and those that show the state of a cluster.
 
-What is decided stands in the subjects; the shape and print of answers, and the other commands, in `terminal`.
+What is decided is in the subjects; the shape and print of answers, and the other commands, in `terminal`.
 Everything beyond typer is imported inside functions, so that `--help` and completion answer at once. Longer than our
 modules are, because each command carries its help text.
 """
@@ -224,7 +224,7 @@ def status(
     """Show how the cluster and the autopilot stand.
 
     The first word is the autopilot's health: blind (it does not run, or a source does not answer it; exit code 3),
-    paused, observing, or acting. `--wait 120` after a start tells what it waits for, until the first look; if that does
+    paused, observing, or acting. `--wait 120` after a start shows what it waits for, until the first look; if that does
     not come, exit code 3. With a configuration or a ledger that cannot be used, what is known is shown and the rest is
     null: exit code 3.
 
@@ -291,7 +291,7 @@ def _await_first_beat(
 def serve(
     ctx: typer.Context,
     cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
-    host: Annotated[str, typer.Option(help="Address to listen on. Whoever reaches it may read: no password.")] = (
+    host: Annotated[str, typer.Option(help="Address to listen on. Anyone who reaches it may read: no password.")] = (
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 9750,
@@ -335,7 +335,7 @@ def code_server(
     module: Annotated[
         str, typer.Option("--module-name", help="The module that Dagster loads.")
     ] = "ops_pipelines.definitions",
-    host: Annotated[str, typer.Option(help="Address to listen on; whoever reaches it commands us.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; anyone who reaches it commands us.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 4266,
 ) -> None:
     """Serve sensors and runs to Dagster's daemon and webserver, until SIGTERM.
@@ -372,12 +372,12 @@ def webserver(
     name: Annotated[
         list[str], typer.Option(envvar="OPS_PIPELINES_WEB_NAMES", help="Host name by which people open it; repeatable.")
     ] = [],  # noqa: B006 - typer reads it only
-    host: Annotated[str, typer.Option(help="Address to listen on. Whoever reaches it may read.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on. Anyone who reaches it may read.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 3000,
 ) -> None:
     """Serve Dagster's web interface behind a login, until SIGTERM.
 
-    What changes something is taken by POST, from its own pages and with a login only; whoever reaches the port may
+    What changes something is taken by POST, from its own pages and with a login only; anyone who reaches the port may
     read. Without a token file and a proxy's login everything is read-only. docs/SAFETY.md says how both are set up.
     """
     import logging
@@ -508,7 +508,7 @@ def verify(
 ) -> None:
     """Recompute every hash of the ledger from its first line.
 
-    What is derived from the lines is checked against them. Whoever can write the whole database can write a whole
+    What is derived from the lines is checked against them. Anyone who can write the whole database can write a whole
     chain, or an empty one: keep the head hash somewhere else, and give it with --expect-head.
 
     \b

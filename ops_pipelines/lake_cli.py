@@ -1,6 +1,6 @@
 """The part of the command line that deals with the lake: files from outside into it, questions to it, its retention.
 
-Mounted by `cli`. What is computed stands in the subjects and in `resources`.
+Mounted by `cli`. What is computed is in the subjects and in `resources`.
 """
 
 import json
@@ -48,7 +48,7 @@ def ingest(
 
     \b
     JSON on standard output: read, accepted, rejected {reason: records}, ignored, tables {name: rows}; read =
-    accepted + rejected + ignored. What was rejected stands in the lake's table rejected_rows, with the reason.
+    accepted + rejected + ignored. What was rejected is in the lake's table rejected_rows, with the reason.
     """
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.lake.quantities import WrongKind
@@ -149,7 +149,7 @@ def retain(
 ) -> None:
     """Aggregate old hours to 5 minutes and an hour, and delete what has served its time.
 
-    What is left out is taken from `lake` in cluster.yaml; what stands in neither is kept for good. Raw samples are
+    What is left out is taken from `lake` in cluster.yaml; what is in neither is kept for good. Raw samples are
     deleted only after their aggregates are written.
     """
     from ops_pipelines.clock import SystemClock

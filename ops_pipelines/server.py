@@ -3,7 +3,7 @@
 A process of its own that answers from the ledger, so that a dead daemon shows as an old heartbeat and not as silence.
 Every page asks for nothing but what it shows; what a page says is `pages`, who may hand alerts in
 `resources.web_access`.
-Loopback by default; in production the site's proxy stands before it, with TLS and whoever may read.
+Loopback by default; in production the site's proxy is before it, with TLS and anyone who may read.
 
 All routes stand here, with who may come, how many at once and what a failure answers: what is reachable from outside is
 read in one place. That is more than 400 lines.
@@ -60,9 +60,9 @@ from ops_pipelines.terminal.team_pages import TeamPages
 from ops_pipelines.terminal.vital_signs import VitalSignsCollector
 
 _PLACES = {"health": 8, "pages": 10, "reviews": 4, "approvals": 8, "alerts": 4}
-"""How many requests of each kind are answered at once; whoever comes beyond is told to come again. A database that
-hangs piles up no threads, and nothing slow keeps health from being told. All in all fewer than the 40 threads that
-there are."""
+"""How many requests of each kind are answered at once; anyone who comes beyond is instructed to come again. A database
+that hangs piles up no threads, and nothing slow keeps health from being reported. All in all fewer than the 40 threads
+that there are."""
 _READING_COUNT = 4
 """Bodies that are read at once, of each way to be admitted: forged signatures show only when all is read, and must not
 keep those out who have the token."""
@@ -135,7 +135,7 @@ def sender_of(alertmanager: AlertmanagerSettings | None) -> Sender:
 
 
 def _routes(site: Site) -> list[BaseRoute]:
-    """Return every address that is served. A page without parameters stands in `_LISTED` too: the index lists it."""
+    """Return every address that is served. A page without parameters is in `_LISTED` too: the index lists it."""
     team_pages = TeamPages(site.open_cluster, site.cluster_file)
     return [
         _metrics(site),
@@ -376,7 +376,7 @@ def _approval(site: Site) -> list[BaseRoute]:
 
 
 def _in_words(answer: Callable[[], Response]) -> Response:
-    """Return the answer to whoever opened an approval link, or why there is none."""
+    """Return the answer to anyone who opened an approval link, or why there is none."""
     try:
         return answer()
     except ForgedLink as problem:
@@ -438,7 +438,7 @@ def _healthz(site: Site) -> Route:
 
 
 def _alerts(site: Site) -> Route:
-    """Return the webhook: whoever is admitted hands in one body of Alertmanager's, once it has been read in full."""
+    """Return the webhook: anyone who is admitted hands in one body of Alertmanager's, once it has been read in full."""
     gate = WebhookGate(site.settings.webhook)
     one_at_a_time = threading.Lock()  # Deliveries are changes to what is remembered.
     reading = {admission: Places(_READING_COUNT) for admission in Admission}

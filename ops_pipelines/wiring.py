@@ -109,7 +109,7 @@ def policy_here(config: ClusterConfig, policy: Policy) -> Policy:
 def open_cluster(cluster_file: Path, *, state_directory: Path | None = None) -> Cluster:
     """Return the cluster that `cluster_file` describes: its ports, opened once a process, under the rules of now.
 
-    So whoever asks anew for each pass works by policy.yaml as it is, or as it was while it cannot be used. Raises
+    So anyone who asks again for each pass works by policy.yaml as it is, or as it was while it cannot be used. Raises
     PolicyError on a cluster.yaml that was never right, and LedgerError if the ledger cannot be opened. A system that is
     down is no fault here: its port says so when it is asked. `state_directory` is where the last good cluster.yaml is
     looked for, beside the places that are known.
@@ -130,7 +130,8 @@ def forget_opened() -> None:
 
 
 def config_in_force(cluster_file: Path) -> ClusterConfig:
-    """Return what cluster.yaml says, or said last while it cannot be used. Raises ConfigError if it was never right."""
+    """Return what cluster.yaml says, or reported last while it cannot be used. Raises ConfigError if it was never
+    right."""
     return read_cluster_in_force(cluster_file, now=SystemClock().now()).content
 
 
@@ -188,7 +189,7 @@ class OpenedSite:
             self._cluster = replace(self._cluster, troubles=troubles, fallbacks=fallbacks, restart_for=restart_for)
         ends = [each.until for each in troubles if not each.is_over(now)]
         looks = [] if told.again_at is None else [told.again_at]
-        # What is wrong may be a file that these two name: nobody tells us when that is there again.
+        # What is wrong may be a file that these two name: nobody reports us when that is there again.
         anew = [now + _TROUBLE_LASTS] if troubles else []
         self._again_at = min([*ends, *looks, *anew], default=None)
 
@@ -381,7 +382,7 @@ def _comment_reader(clock: Clock) -> ReadComment:
 
 
 def open_lake(config: ClusterConfig, *, clock: Clock | None = None) -> "ParquetLake":
-    """Return the lake of `config`; `clock` tells it which hours are over, the wall clock if none is given."""
+    """Return the lake of `config`; `clock` reports it which hours are over, the wall clock if none is given."""
     from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 
     return ParquetLake(config.lake.url, clock=clock or SystemClock())
@@ -391,7 +392,7 @@ def open_teams_desk(cluster_file: Path) -> TeamsDesk:
     """Return what sharing out and accounting need of that cluster; another one once a file of teams, capacity,
     projects or policy has changed.
 
-    No system is asked: what the scheduler lacks of what teams.yaml names is told by who reads its limits. Raises as
+    No system is asked: what the scheduler lacks of what teams.yaml names is reported by who reads its limits. Raises as
     `open_cluster`.
     """
     config = config_in_force(cluster_file)

@@ -1,7 +1,7 @@
 """What holds for every test: the order of the files, and no instance or umask that one test leaves for the next.
 
-The order tells where several workers take whole files in it (`--dist=loadfile --no-loadscope-reorder`): a file that
-waits for minutes must not be the last one begun. Fixtures stand in the files that use them, not here.
+The order shows where several workers take whole files in it (`--dist=loadfile --no-loadscope-reorder`): a file that
+waits for minutes must not be the last one started. Fixtures stand in the files that use them, not here.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Where tests get other processes from: forked from one server that has imported what they do, in milliseconds each.
 
 A new interpreter costs a second of imports. The server is one for all tests of a process, and so is the list of what it
-imports: whoever named its own would take away everybody else's.
+imports: anyone who named its own would take away everybody else's.
 """
 
 import multiprocessing

@@ -128,7 +128,7 @@ def plan_json(plan: CapacityPlan) -> dict[str, object]:
         ],
         "refresh": [
             {
-                **fields_of(each, "asset racks gpu_type gpus age_months replacement is_due said"),
+                **fields_of(each, "asset racks gpu_type gpus age_months replacement is_due reported"),
             }
             for each in plan.refresh
         ],

@@ -268,7 +268,7 @@ def outlooks_of(history: PeakHistory, *, weeks: int, first_day: date) -> Outlook
     """Return the outlooks by key, how many weeks ahead that of GPUs is measured, and notes.
 
     Weeks begin with `first_day`, which is the day after the last that is known; a resource whose days end earlier is
-    said in a note, and nothing is forecast of it. Without GPUs no week is vouched for.
+    stated in a note, and nothing is forecast of it. Without GPUs no week is vouched for.
     """
     found: list[SeriesOutlook] = []
     notes: list[str] = []

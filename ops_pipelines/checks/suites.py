@@ -122,10 +122,10 @@ class _Batch(Protocol):
 
 
 class _Answers(Protocol):
-    results: Sequence["_Answer"]
+    results: Sequence["_SuiteResult"]
 
 
-class _Answer(Protocol):
+class _SuiteResult(Protocol):
     success: bool | None
     result: Mapping[str, object]
     exception_info: Mapping[str, object]
@@ -225,7 +225,7 @@ def _misdeclared(each: Expectation, error: Exception) -> Result:
     )
 
 
-def _verdict_on_rows(each: Expectation, answer: _Answer, rows: "pa.Table", *, what: str, count: int) -> Result:
+def _verdict_on_rows(each: Expectation, answer: _SuiteResult, rows: "pa.Table", *, what: str, count: int) -> Result:
     if answer.success:
         return Result(expectation=each, outcome=Status.PASSED, observed=0.0)
     trouble = _trouble(answer)
@@ -245,7 +245,7 @@ def _verdict_on_rows(each: Expectation, answer: _Answer, rows: "pa.Table", *, wh
     )
 
 
-def _examples(each: Expectation, answer: _Answer, rows: "pa.Table") -> tuple[str, ...]:
+def _examples(each: Expectation, answer: _SuiteResult, rows: "pa.Table") -> tuple[str, ...]:
     from ops_pipelines.lake.profile import rows_with
 
     values = cast("Sequence[object]", answer.result.get("partial_unexpected_list") or ())
@@ -260,7 +260,7 @@ def _examples(each: Expectation, answer: _Answer, rows: "pa.Table") -> tuple[str
 # -- over the measures of hours --
 
 
-def _validate(hours: Sequence[_Hour], asked: Sequence[Expectation]) -> dict[str, _Answer]:
+def _validate(hours: Sequence[_Hour], asked: Sequence[Expectation]) -> dict[str, _SuiteResult]:
     """Return the answer to each expectation by its name, over the measures, a row an hour."""
     if not asked:
         return {}
@@ -279,7 +279,7 @@ def _bound(each: Expectation) -> "GxExpectation":
     return ExpectMinWithin(column=_cell(each), min_value=each.at_least, meta={"name": each.name})
 
 
-def _ask(batches: _Batches, frame: "pd.DataFrame", expectations: Sequence["GxExpectation"]) -> dict[str, _Answer]:
+def _ask(batches: _Batches, frame: "pd.DataFrame", expectations: Sequence["GxExpectation"]) -> dict[str, _SuiteResult]:
     from great_expectations import ExpectationSuite
 
     suite = ExpectationSuite(name="hours", expectations=list(expectations))
@@ -289,11 +289,13 @@ def _ask(batches: _Batches, frame: "pd.DataFrame", expectations: Sequence["GxExp
     return {answer.expectation_config.meta["name"]: answer for answer in answers.results}
 
 
-def _verdicts(hour: _Hour, expectations: Sequence[Expectation], answers: Mapping[str, _Answer]) -> tuple[Result, ...]:
+def _verdicts(
+    hour: _Hour, expectations: Sequence[Expectation], answers: Mapping[str, _SuiteResult]
+) -> tuple[Result, ...]:
     return tuple(_verdict(each, answers.get(each.name), hour) for each in expectations)
 
 
-def _verdict(each: Expectation, answer: _Answer | None, hour: _Hour) -> Result:
+def _verdict(each: Expectation, answer: _SuiteResult | None, hour: _Hour) -> Result:
     assert each.measure is not None
     cannot = hour.profile.troubles.get(each.name, "")
     if cannot:
@@ -311,7 +313,7 @@ def _verdict(each: Expectation, answer: _Answer | None, hour: _Hour) -> Result:
     )
 
 
-def _trouble(answer: _Answer) -> str:
+def _trouble(answer: _SuiteResult) -> str:
     info = answer.exception_info
     if not info or info.get("raised_exception") is False:
         return ""

@@ -55,7 +55,7 @@ class RolloutState(Enum):
     WENT_BACK = "went_back"
     """Final. Every touched node runs its old version, verified."""
     STUCK = "stuck"
-    """People. Going back failed on some node: it is drained, and somebody was called."""
+    """People. Rolling back failed on some node: it is drained, and somebody was called."""
 
 
 FINAL = frozenset({RolloutState.ABORTED, RolloutState.DONE, RolloutState.WENT_BACK})
@@ -257,7 +257,7 @@ class Rollout:
     excused_count: int = 0
     """How many nodes had failed by then; they count no more against `max_pulled_count`."""
     yes_through: int = 0
-    """The last wave that the yes covers. What cannot be rolled back is asked for wave by wave."""
+    """The last wave that the approval covers. What cannot be rolled back is asked for wave by wave."""
 
 
 def is_canary(node: RolloutNode, rollout: Rollout) -> bool:

@@ -3,3 +3,16 @@
 Others import: `week` (a week's advice), `kept` (as the lake keeps it), `report` (documents and JSON), `verdicts`
 (utilisation in context), `advice_on_holding` (the ladder of idle GPUs), and of `placement`: `day` and `document`.
 """
+
+__all__ = [
+    "advice",
+    "advice_on_holding",
+    "kept",
+    "placement.day",
+    "placement.document",
+    "placement.rows",
+    "placement.standing",
+    "report",
+    "verdicts",
+    "week",
+]

@@ -5,3 +5,28 @@ Others import `schema` (tables and columns), `quantities` and `node_names` (what
 hour must be). `formats` and `metrics` turn bytes into rows: they are for `observe`, which takes them in, and for the
 adapters that fetch them.
 """
+
+__all__ = [
+    "accounting",
+    "expectations",
+    "formats.calendar",
+    "formats.exporters",
+    "formats.infiniband",
+    "formats.nvidia_smi",
+    "formats.nvidia_smi_layouts",
+    "formats.redfish",
+    "formats.sacct",
+    "formats.slurm",
+    "formats.slurm_tables",
+    "formats.smartctl",
+    "hours",
+    "inventory",
+    "metrics.pages",
+    "metrics.range_answer",
+    "node_names",
+    "profile",
+    "quantities",
+    "rates",
+    "schema",
+    "telemetry",
+]

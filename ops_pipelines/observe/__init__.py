@@ -5,3 +5,28 @@ Others import `intake` and `alerts` (evidence into the ledger), `live_cycle` and
 part has shown before), `coverage`, `job_facts`, `past_states`, and `detectors.detect`. `panels`, the other detectors
 and `logs` are inner: `logs.classify` and `logs.matching` serve the command line, too.
 """
+
+__all__ = [
+    "alerts",
+    "coverage",
+    "detectors.detect",
+    "detectors.stalls",
+    "hours",
+    "imports",
+    "intake",
+    "job_facts",
+    "live_cycle",
+    "logs.classify",
+    "logs.files",
+    "logs.matching",
+    "logs.observations",
+    "logs.prefix",
+    "panels.grid",
+    "panels.panel",
+    "panels.tables",
+    "past_states",
+    "repeated",
+    "rules",
+    "seatings",
+    "window",
+]

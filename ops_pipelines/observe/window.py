@@ -39,13 +39,13 @@ FAILURES_REACH = timedelta(hours=24)
 READ_AT_ONCE = timedelta(minutes=5)
 """Bounds what a start holds beside the window itself."""
 LONGEST_GAP = timedelta(minutes=5)
-"""Assumption: detectors bridge so long a gap between cycles; after a longer one the window begins anew."""
+"""Assumption: detectors bridge so long a gap between cycles; after a longer one the window begins again."""
 ENDED_AT_MOST = 20_000
 """Of attempts that ended the newest so many are remembered: a user who submits in a loop must not fill the memory."""
 RESUMED = timedelta(minutes=5)
-"""Assumption: a job that was suspended shows within so long after it goes on that it moves."""
+"""Assumption: a job that was suspended shows within so long after it continues that it moves."""
 _STANDING_STILL = frozenset({Signal.JOB_HUNG, Signal.JOB_STALLED, Signal.GPUS_IDLE})
-"""What a suspended job does because somebody wanted it to."""
+"""What a suspended job does because somebody requested it to."""
 
 _NO_METRICS = frozenset({REJECTED, "job_logs", "job_allocations"})
 """Tables whose rows do not say that metrics were seen at their times."""
@@ -57,7 +57,7 @@ class Sight(Enum):
     ALL = "all"
     """Every source answered. Parts may still be silent."""
     PART = "part"
-    """A source failed before it had told everything."""
+    """A source failed before it had reported everything."""
     NOTHING = "nothing"
 
 
@@ -95,7 +95,7 @@ class LiveWindow:
     def prime(self, lake: Lake, *, before: datetime) -> tuple[str, ...]:
         """Take in what the lake holds of the time before the first cycle, at `before`; return what went wrong.
 
-        A table that cannot be read is left out from there on, and then the window counts as begun at `before`
+        A table that cannot be read is left out from there on, and then the window counts as started at `before`
         (`is_whole`). Lines that a cycle had kept before it could move its cursor come again with the next one, and
         count twice.
         """
@@ -220,7 +220,7 @@ class LiveWindow:
             self._ended = dict(newest)
 
     def _note_holds(self, jobs: Iterable[JobStatus], *, at: datetime) -> None:
-        """Remember who held which nodes, those of attempts that go on and the newest of those that ended."""
+        """Remember who held which nodes, those of attempts that continue and the newest of those that ended."""
         for job in jobs:
             if job.started_at is not None:
                 self._holds[job.job, job.started_at] = Hold(
@@ -262,11 +262,11 @@ class LiveWindow:
 
     @property
     def nodes(self) -> tuple[NodeStatus, ...]:
-        """Return the nodes as the scheduler last told them."""
+        """Return the nodes as the scheduler last notified them."""
         return self._nodes
 
     def note_nodes(self, nodes: tuple[NodeStatus, ...]) -> None:
-        """Take in the nodes as the scheduler tells them: who booted when."""
+        """Take in the nodes as the scheduler reports them: who booted when."""
         self._nodes = nodes
 
     def note_lines(self, *, are_read: bool, at: datetime) -> None:
@@ -294,7 +294,7 @@ class LiveWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class LookResult:
     """What became of one look of the detectors."""
 
     new_count: int
@@ -312,21 +312,21 @@ def tell_detections(
     nodes: tuple[NodeStatus, ...] | None,
     detect: "Sequence[Detector] | None" = None,
     release: Mapping[str, str] | None = None,
-) -> Told:
+) -> LookResult:
     """Take into evidence what the detectors see at the cycle `at`.
 
-    A condition ends when it is seen to be gone, never because nothing was seen: without metrics nothing is told; with
-    a part of them, or where a detector failed, conditions may begin and none ends; one whose own part is silent stays
-    (`out_of_sight`), and so does one that was told before the window began, until the window is whole.
-    `nodes` are as the scheduler tells them: those that somebody else drained are left out, and what began before a
-    node's boot is not told of it (`without_leftovers`). `detect` None: all detectors. Raises LedgerError.
+    A condition ends when it is seen to be gone, never because nothing was seen: without metrics nothing is reported;
+    with a part of them, or where a detector failed, conditions may begin and none ends; one whose own part is silent
+    stays (`out_of_sight`), and so does one that was reported before the window began, until the window is whole.
+    `nodes` are as the scheduler reports them: those that somebody else drained are left out, and what began before a
+    node's boot is not reported it (`without_leftovers`). `detect` None: all detectors. Raises LedgerError.
     """
     from ops_pipelines.observe.detectors.detect import live_detectors, look_live, out_of_sight, without_leftovers
 
     if nodes is not None:
         window.note_nodes(nodes)
     if sight is Sight.NOTHING:
-        return Told(new_count=0)
+        return LookResult(new_count=0)
     topology = cluster.rules.topology
     panel = window.panel(at)
     detectors = live_detectors(topology=topology, release=release or {}) if detect is None else detect
@@ -346,7 +346,7 @@ def tell_detections(
     remembered = [each for each in _told(cluster) if each.position not in present]
     lasting = out_of_sight(panel, remembered) if is_all_told else remembered
     if is_all_told and not window.is_whole(at):
-        # What this window saw begin it can see end; what was told before it began may rest on more than it holds.
+        # What this window saw begin it can see end; what was reported before it began may rest on more than it holds.
         lasting = [*lasting, *(each for each in remembered if each.position not in window.told and each not in lasting)]
     declared = [each for each in (*present.values(), *lasting) if each.node == NO_NODE or topology.knows(each.node)]
     window.told = {each.position for each in remembered if each.position in window.told} | present.keys()
@@ -354,11 +354,11 @@ def tell_detections(
         declared, nodes, doing=our_doing(cluster, now=at), newest={each.node: at for each in declared}
     )
     new_count = cluster.ledger.take_in_conditions(source=DETECTOR_SOURCE, present=present_now, now=at)
-    return Told(new_count=new_count, problems=problems)
+    return LookResult(new_count=new_count, problems=problems)
 
 
 def _is_wanted(detection: "Detection", window: LiveWindow) -> bool:
-    """Return whether a job stands still because somebody suspended it."""
+    """Return whether a job has stopped because somebody suspended it."""
     return detection.signal in _STANDING_STILL and detection.job is not None and detection.job in window.suspended
 
 

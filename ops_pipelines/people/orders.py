@@ -131,7 +131,7 @@ def resume_autopilot(cluster: Cluster, *, actor: str) -> None:
 
 
 def begin_anew(cluster: Cluster, *, actor: str, reason: str) -> None:
-    """Go on with the ledger that is there in place of the one that was seen; LedgerConflict if it is that one."""
+    """Continue with the ledger that is there in place of the one that was seen; LedgerConflict if it is that one."""
     cluster.ledger.begin_anew(actor=actor, reason=reason, now=cluster.clock.now())
 
 
@@ -150,7 +150,7 @@ def approve(
 
 
 def approve_by_link(claim: LinkClaim, cluster: Cluster) -> tuple[IncidentPlan, Approval]:
-    """Say yes with a link, in the name of the person whom it was made for and for as long as it holds.
+    """Approve with a link, in the name of the person whom it was made for and for as long as it holds.
 
     Raises LinkRefused if the plan is not word for word the one that the link was made for, or if the link was used;
     ByHandRefused if the plan no longer waits.

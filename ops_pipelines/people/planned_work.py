@@ -338,7 +338,7 @@ def _tell_once(problem: str, cluster: Cluster) -> None:
         cluster.notifier.send(message)
     except SourceUnavailable:
         return  # The next turn tries again.
-    _remember(f"{since} told", cluster)
+    _remember(f"{since} reported", cluster)
 
 
 def _note_answer(cluster: Cluster) -> None:

@@ -430,23 +430,23 @@ def _beyond(found: Attempts, places: Whole) -> Flags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Verdicts:
+class _ReasonMeanings:
     """For each distinct reason: whether it counts, and what it means."""
 
     counts: Sequence[Counts]
     says: Sequence[str]
 
 
-def _verdicts(reasons: Texts) -> _Verdicts:
+def _verdicts(reasons: Texts) -> _ReasonMeanings:
     rows = [find_reason(word) if word else None for word in reasons.words]
-    return _Verdicts(
+    return _ReasonMeanings(
         counts=[Counts.YES if row is None else row.counts for row in rows],
         says=["" if row is None else f"{word}: {row.says}" for row, word in zip(rows, reasons.words, strict=True)],
     )
 
 
 def _why_not(
-    found: Attempts, places: Whole, *, reasons: _Verdicts, is_requeued: Flags, is_held_back: Flags
+    found: Attempts, places: Whole, *, reasons: _ReasonMeanings, is_requeued: Flags, is_held_back: Flags
 ) -> Sequence[str]:
     codes = found.texts["reason"].codes[places].tolist()
     is_told = ((found.eligible != NEVER) | is_requeued)[places].tolist()

@@ -8,3 +8,37 @@ put in force and carried out), `reflex` (drains within a tick), `perform` and `j
 
 `plan_proof` and `act_proof` are the second opinion: they share the nouns of `core` with the rest, and no code.
 """
+
+__all__ = [
+    "act_proof",
+    "bundle",
+    "by_hand",
+    "carry_out",
+    "decide",
+    "due",
+    "gate",
+    "guardrails.budgets",
+    "guardrails.consents",
+    "guardrails.facts",
+    "guardrails.judge",
+    "guardrails.lints",
+    "job_moves",
+    "judgement",
+    "ladder",
+    "moments",
+    "overlaps",
+    "oversight",
+    "perform",
+    "pictures",
+    "plan_proof",
+    "probation",
+    "reflex",
+    "repair_report",
+    "restart_costs",
+    "snapshot",
+    "standings",
+    "timeliness",
+    "verbs",
+    "verification",
+    "verify",
+]

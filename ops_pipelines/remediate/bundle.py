@@ -3,8 +3,8 @@
 Nothing here decides or acts, and nothing here may hold up an act. Before one, what is at hand is copied and nothing
 else: what the lake knows around it, and pictures, come with the bundle of the next run. The lake is given a limited
 time then, and the directory that bundles are kept in always, each in a thread of its own; what could not be had is
-named in the bundle, and a bundle that could not be kept is noted on the incident, in the ledger, while the plan goes
-on.
+named in the bundle, and a bundle that could not be kept is noted on the incident, in the ledger, while the plan
+continues.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

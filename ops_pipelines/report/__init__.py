@@ -3,3 +3,19 @@
 Subjects import `document`, `numbers`, `json_form`, `charts` and `pictures`. The edges alone import the renderers:
 `terminal` (rich), `html` (jinja2) and `metadata` (Dagster).
 """
+
+__all__ = [
+    "charts",
+    "document",
+    "html",
+    "json_form",
+    "metadata",
+    "numbers",
+    "pictures.bars",
+    "pictures.capacity",
+    "pictures.hours",
+    "pictures.incidents",
+    "pictures.rollouts",
+    "pictures.story",
+    "terminal",
+]

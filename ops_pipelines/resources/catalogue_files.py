@@ -50,7 +50,7 @@ def _read(path: Path) -> SuiteFile:
 Value = TypeVar("Value")
 GATES_TABLE, SUITES_TABLE = "health_gates.csv", "verification_suites.csv"
 BY_NAME = "by_name"
-"""Stands in place of families for suites that no fault chooses."""
+"""Is in place of families for suites that no fault chooses."""
 _GATE_COLUMNS = ("test", "measurement", "unit", "gpu_model", "gpu_count", "low", "high", "typical", "physical",
                  "baseline_ratio", "source", "checked_on")  # fmt: skip
 _SUITE_COLUMNS = ("name", "families", "tests", "required", "says", "source", "checked_on")

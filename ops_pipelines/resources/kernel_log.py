@@ -159,7 +159,7 @@ def _in_utc(written_at: datetime, *, timezone: tzinfo) -> datetime:
 MAX_LINE_BYTES = 8192
 """rsyslog's own limit (maxMessageSize). A longer line comes in parts of this size; nothing of it is dropped."""
 CONTINUED = "(continued) "
-"""Stands before the later parts of a line that was too long: what follows has no prefix and proves nothing."""
+"""Is before the later parts of a line that was too long: what follows has no prefix and proves nothing."""
 
 
 class FileTailLogs:

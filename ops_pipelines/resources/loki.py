@@ -86,7 +86,7 @@ class LokiLogs:
                 place = _behind(place, entries)
                 return LogBatch(lines=self._lines(entries), cursor=_dump(place), notes=notes)
             if is_stuck:
-                # The server gives no more of one moment than a page. Going on loses the rest of it, and says so.
+                # The server gives no more of one moment than a page. Continuing loses the rest of it, and says so.
                 notes = (
                     f"more than {self._settings.max_page_lines} lines have the time {place.nanoseconds} ns; the rest "
                     "of that moment is lost: raise max_entries_limit_per_query and max_page_lines",

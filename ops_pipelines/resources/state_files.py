@@ -87,7 +87,7 @@ class PauseFile:
             os.close(descriptor)
 
     def remove(self) -> Pause | None:
-        """Take the file away and return what it said; None if there was none. Raises OSError where it stays."""
+        """Take the file away and return what it reported; None if there was none. Raises OSError where it stays."""
         was = self.read()
         if was is not None:
             self.path.unlink(missing_ok=True)

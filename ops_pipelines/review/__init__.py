@@ -3,3 +3,20 @@
 Others import: `incident_report`, `weekly_review`, `replay` and `replay_result`, `shift`, `retrace` (what was known);
 for sums of their own `job_runs`, `cost`, `week_work` and `week_incidents`.
 """
+
+__all__ = [
+    "chain",
+    "cost",
+    "follow_ups",
+    "incident_report",
+    "job_runs",
+    "replay",
+    "replay_result",
+    "retrace",
+    "shift",
+    "timeline",
+    "week_acts",
+    "week_incidents",
+    "week_work",
+    "weekly_review",
+]

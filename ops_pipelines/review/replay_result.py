@@ -238,7 +238,7 @@ def _by_person(incident: Incident) -> tuple[Assessment, str] | None:
     said = _CLOSED_BY.match(incident.note)
     if said is None or _FALSE.search(incident.note[said.end() :]) is None:
         return None
-    return Assessment.FALSE_ALARM, f"a person said so: {incident.note}"
+    return Assessment.FALSE_ALARM, f"a person reported so: {incident.note}"
 
 
 def _by_course(incident: Incident) -> tuple[Assessment, str] | None:

@@ -256,9 +256,9 @@ class Side:
             self.allowed.setdefault(plan, at)
 
     def use_yes(self, plan: PlanId) -> None:
-        """Take note that a plan continued after its yes: what waited is started as of the yes.
+        """Take note that a plan continued after its yes: what waited is started as of the approval.
 
-        A yes alone begins nothing: it may expire, and it is void when the plan changes.
+        An approval alone begins nothing: it may expire, and it is void when the plan changes.
         """
         waits = self.waiting.get(plan)
         if plan in self.allowed and waits is not None and waits[1] == "approval":

@@ -58,7 +58,7 @@ class EventKind(Enum):
     STOPPED = "stopped"
     RUNS_AGAIN = "runs again"
     OVERLAPPED = "two copies"
-    GOES_ON = "goes on"
+    GOES_ON = "continues"
     TESTED_WELL = "tested well"
     TESTED_ILL = "tested ill"
 
@@ -338,7 +338,7 @@ def plan_waiting_for_yes(
 ) -> str | None:
     """Return the plan that waits for a person now; None if none does. `approvals` are those that hold now.
 
-    One in force may wait half-way: for the yes to its reboot, after its drain.
+    One in force may wait half-way: for the approval to its reboot, after its drain.
     """
     if policy.mode is Mode.OBSERVE or incident.state not in (IncidentState.OPEN, IncidentState.ACTING):
         return None
@@ -362,7 +362,7 @@ def _for_yes(chain: Chain, *, waiting_plan: str | None, end: datetime) -> Iterat
         yes = next((each for each in chain.approvals if each.plan == made.plan.plan), None)
         if yes is not None and yes.plan not in said:
             said.add(yes.plan)
-            yield _wait(str(made.plan.plan), f"the yes of {yes.actor}", made.made_at, yes.given_at, end=end)
+            yield _wait(str(made.plan.plan), f"the approval of {yes.actor}", made.made_at, yes.given_at, end=end)
         elif made.plan.plan == waiting_plan:
             yield _wait(str(made.plan.plan), "somebody's yes", made.made_at, None, end=end)
 

@@ -9,6 +9,7 @@ Which nodes start for it is `fleet`', one node's own way is `engine`'s, whether 
 say comes from them (`rollouts.orders`).
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -196,7 +197,9 @@ def _is_new_canary(node: RolloutNode, rollout: Rollout) -> bool:
 # -- what comes next for a rollout as a whole --
 
 
-_ONE_WAY = "a part of it cannot go back"
+_ONE_WAY = "a part of it cannot be rolled back"
+_IS_ONE_WAY = re.compile(r"a part of it cannot (?:be rolled|go) back$")
+"""Earlier versions wrote the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +244,7 @@ def next_turn(
 
 def is_stopped_for_good(rollout: Rollout) -> bool:
     """Return whether a rollout asks because the gate stopped what cannot roll back: who resumes it is asked again."""
-    return rollout.state is RolloutState.ASKING and rollout.reason.endswith(_ONE_WAY)
+    return rollout.state is RolloutState.ASKING and bool(_IS_ONE_WAY.search(rollout.reason))
 
 
 def _judged(

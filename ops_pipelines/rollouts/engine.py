@@ -92,7 +92,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Go on to the next stage."""
+    """Continue to the next stage."""
 
     event: NodeEvent
     reason: str

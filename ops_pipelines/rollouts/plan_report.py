@@ -230,7 +230,7 @@ def _release_row(lying: LyingRelease) -> tuple[doc.Cell, ...]:
         command = code(f"ops-pipelines rollout plan {lying.name}")
         return strong(lying.name), (toned("cannot be read; ", doc.Mood.BAD), command, " says why"), ""
     changes = ", ".join(f"{each.component.value.replace('_', ' ')} {each.version}" for each in release.changes)
-    one_way = (toned(" cannot go back", doc.Mood.WARN),) if release.is_one_way else ()
+    one_way = (toned(" cannot be rolled back", doc.Mood.WARN),) if release.is_one_way else ()
     return (strong(lying.name), soft(f" {release.about}")), (changes, *one_way), ", ".join(sorted(release.models))
 
 
@@ -276,7 +276,7 @@ def _plan_fields(plan: RolloutPlan) -> doc.Fields:
             "begins": moment(plan.starts_at),
             "ends": "nobody can foresee it" if plan.finishes_at is None else moment(plan.finishes_at),
             "costs": f"{plan.lost_gpu_hours:.1f} GPU-hours without work",
-            "cannot go back": ", ".join(each.component.value for each in plan.one_way),
+            "cannot be rolled back": ", ".join(each.component.value for each in plan.one_way),
         }
     )
 

@@ -2,3 +2,5 @@
 
 Others import all of it: `desk` (everything in one place, with the settings), `contracts`, `projects`, `price`.
 """
+
+__all__ = ["contracts", "desk", "price", "projects"]

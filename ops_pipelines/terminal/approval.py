@@ -245,7 +245,8 @@ def show_plan(token: str, cluster: Cluster) -> str:
 
 
 def take_yes(token: str, form: SentForm, cluster: Cluster) -> str:
-    """Record the yes of the link's person and return the page that says so. Raises as `show_plan`, and FormRefused."""
+    """Record the approval of the link's person and return the page that says so. Raises as `show_plan`, and
+    FormRefused."""
     claim = read_link(token, cluster)
     _refuse_foreign(form, cluster)
     _refuse_unconfirmed(form, claim)

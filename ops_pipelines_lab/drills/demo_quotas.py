@@ -212,7 +212,7 @@ def newest_proposal(evidence: Evidence) -> ProposalRecord | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
+class _SchedulerOrders:
     """What the scheduler was ordered, and what was set there in between."""
 
     set_at: datetime
@@ -229,7 +229,7 @@ def _orders(evidence: Evidence) -> Sequence[Entry]:
     return [each for each in entries if each.kind is EntryKind.SET_QUOTAS and each.at >= since and each.refusal is None]
 
 
-def _told(evidence: Evidence) -> _Told | None:
+def _told(evidence: Evidence) -> _SchedulerOrders | None:
     orders = _orders(evidence)
     if len(orders) != 2:
         return None
@@ -237,7 +237,7 @@ def _told(evidence: Evidence) -> _Told | None:
     between: dict[str, int | None] = {**LIMITS, **{each.account: each.value for each in first.quotas}}
     with evidence.twin.present() as world:
         limits = dict(world.controller.quotas.limits)
-    return _Told(set_at=first.at, undone_at=second.at, between=between, limits=limits)
+    return _SchedulerOrders(set_at=first.at, undone_at=second.at, between=between, limits=limits)
 
 
 def _started_at(evidence: Evidence) -> datetime | None:

@@ -143,7 +143,7 @@ class LabDrill:
         self._begin(*begun, self._accounting, self._gpu)
         self._wait_for(*begun, self._accounting, self._gpu, self._controller)
         # Slurm gives a silent node up by itself and starts its jobs elsewhere: the hold must come before. So it falls
-        # silent when little else is going on, and what delays our runs is played after it. In the minute in which
+        # silent when little else is continuing, and what delays our runs is played after it. In the minute in which
         # nobody knows of it yet, nothing delays the move of a job either.
         self._begin(self._silent, *self._timed)
         if self._silent in self._acts:

@@ -131,7 +131,7 @@ def _act(verb: str, lab: Path, node: NodeName, words: Sequence[str], twin: Twin,
                 start_new_session=True,
             )
         case "reboot_now", []:
-            fleet.reboot(node, reason="told to")
+            fleet.reboot(node, reason="instructed to")
             slurm.power_off_node(node)
             if _comes_up(node, fleet):
                 slurm.power_on_node(node)

@@ -105,7 +105,7 @@ DATABASE_PREFIX = "OPS_PIPELINES_DAGSTER_DB_"
 _WORKSPACE, _TOKENS, _CODE_PORT = "deploy/workspace.yaml", "/etc/ops/tokens", "4266"
 """As docs/INSTALL.md names them."""
 _DRILL_MARK = ".drill"
-"""Stands in the state directory of every drill."""
+"""Is in the state directory of every drill."""
 _SERVER_PORTS = (16_800, 32_000)
 """Linux gives clients the ports from 32768 up."""
 _ROOM_FOR_PAGES = 10

@@ -166,7 +166,7 @@ class Meter:
     """Time under each load up to `since`, since the driver was loaded."""
 
     def switch(self, load: Load, at: datetime) -> None:
-        """Go on with another load from `at` on; the same load changes nothing."""
+        """Continue with another load from `at` on; the same load changes nothing."""
         if load is not self.load:
             self.joules_before, self.celsius_before = self.joules(at), self.celsius(at)
             self.seconds_before[self.load] = self.seconds_before.get(self.load, 0.0) + self._seconds_since(at)

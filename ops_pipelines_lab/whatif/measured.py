@@ -135,7 +135,7 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
-    """What the diagnosis said of one fault."""
+    """What the diagnosis stated of one fault."""
 
     rule: str
     """The finding that the incident rested on, as `Finding.rule`; `nothing` where nothing was raised."""

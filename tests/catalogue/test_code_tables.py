@@ -76,7 +76,7 @@ def test_a_row_for_damage_of_something_else_repairs_nothing() -> None:
 
 
 def test_words_that_any_program_can_write_never_repair_a_node() -> None:
-    """Who prints a line in a job's log must not be able to have a GPU reset or a node started anew."""
+    """Who prints a line in a job's log must not be able to have a GPU reset or a node started again."""
     for rule in read_rules():
         if rule.origin == Origin.PROGRAM:
             assert RESPONSES[CATALOGUE.signatures[rule.id].actions[0]] not in REPAIRS, rule.id

@@ -41,7 +41,7 @@ FED_BY_FILES = {"fabric_telemetry", "facility_telemetry", "storage_telemetry", "
 COUNTER_SUFFIXES = ("_count", "_seconds", "_bytes", "_joules")
 NOT_IN_THE_CATALOGUE = {
     "DCGM_EXP_P2P_STATUS": "one series a pair of GPUs: no cell of a table with one row a GPU",
-    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": "one field a link: the total stands in the catalogue",
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": "one field a link: the total is in the catalogue",
     "DCGM_FI_DEV_NVLINK_GET_STATE": "one value a link: `nvidia-smi nvlink` gives them",
     "DCGM_FI_DRIVER_VERSION": "a label",
 }

@@ -156,7 +156,7 @@ def branches_with(number: int, cuda_major: int) -> CompatibilityTables:
                     )
                 },
             ),
-            "bmc goes back simply",
+            "bmc rolls back simply",
         ),
     ],
 )

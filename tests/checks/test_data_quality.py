@@ -268,7 +268,7 @@ NEXT = HOUR + timedelta(hours=1)
 
 @dg.asset(partitions_def=HOURS)
 def facility_telemetry() -> None:
-    """Stands for the asset that fills the hour."""
+    """Represents the asset that fills the hour."""
 
 
 @dg.asset(partitions_def=HOURS, deps=[facility_telemetry])

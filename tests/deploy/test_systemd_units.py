@@ -195,7 +195,7 @@ def test_workspace_names_the_code_server_of_the_unit() -> None:
 
 def test_environment_example_holds_all_that_is_asked_for_and_points_where_the_units_may_write() -> None:
     parser = configparser.ConfigParser()
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # how configparser is told to keep the case
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # how configparser is instructed to keep the case
     parser.read_string("[all]\n" + (UNITS / "environment.example").read_text())
     given = parser["all"]
     asked = set(re.findall(r"env: (\w+)", (ROOT / "deploy" / "dagster.postgres.yaml").read_text()))
@@ -312,7 +312,7 @@ def test_commands_start_in_their_order_answer_and_let_a_run_finish_when_stopped(
         )
         wait_until("health", lambda: page(ports["serve"], "healthz") in (200, 503), timeout_seconds=START_SECONDS)
         run, workers = halted_run(code.pid, ports["webserver"])
-        # KillMode=mixed: to the code server alone. The run would take it for an order to end when it goes on.
+        # KillMode=mixed: to the code server alone. The run would take it for an order to end when it continues.
         code.send_signal(signal.SIGTERM)
         signal_all(workers, signal.SIGCONT)
 

@@ -24,7 +24,7 @@ def certain(gpus: float, *, week: int = 0) -> WeekPeak:
 
 
 def even(low: float, high: float, *, week: int = 0) -> WeekPeak:
-    """A peak that is spread evenly: 1 % of its weight stands at each end, as levels end there."""
+    """A peak that is spread evenly: 1 % of its weight is at each end, as levels end there."""
     return WeekPeak(
         first_day=day(7 * week), quantiles=tuple(low + (high - low) * level for level in LEVELS), is_vouched=True
     )

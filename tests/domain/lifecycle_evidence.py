@@ -1,4 +1,4 @@
-"""Evidence for tests of the gate: small, plain, and every value can be said otherwise."""
+"""Evidence for tests of the gate: small, plain, and every value can be reported otherwise."""
 
 import random
 from collections.abc import Mapping, Sequence

@@ -136,7 +136,7 @@ def policies(draw: st.DrawFn) -> Policy:
 
 @st.composite
 def stretches(draw: st.DrawFn, *, days: int = 20) -> Interval:
-    """Return a stretch of an hour to two days, at any hour around NOW."""
+    """Return an interval of an hour to two days, at any hour around NOW."""
     begins = draw(st.integers(min_value=-48, max_value=24 * days))
     return Interval(
         begins_at=NOW + timedelta(hours=begins),

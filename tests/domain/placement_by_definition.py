@@ -1,4 +1,4 @@
-"""What placement says, by definition: every node looked at anew for every question. Slow, and short enough to be seen
+"""What placement says, by definition: every node looked at again for every question. Slow, and short enough to be seen
 to be right; the tests compare what is fast with it.
 """
 

@@ -1,4 +1,5 @@
-"""What is said is little, worth it, and not said twice; what was said is judged by the same measure later."""
+"""What is reported is little, worth it, and not reported twice; what was reported is judged by the same measure
+later."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Each rule speaks at its threshold, is silent beside it, and is silenced by what speaks against it."""
+"""Each rule speaks at its threshold, is silent beside it, and is silenced by the evidence against it."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -153,7 +153,7 @@ def test_a_cloud_that_cannot_be_large_enough_is_not_offered(peak: float, is_offe
 
 
 def test_a_cloud_that_is_large_enough_only_until_nodes_serve_is_offered_until_then() -> None:
-    # By itself it cannot carry the last weeks; until day 48 it can, and the line tells by itself what it rests on.
+    # By itself it cannot carry the last weeks; until day 48 it can, and the line reports by itself what it rests on.
     ways = ways_of(weeks_of([90.0] * 5 + [108.0] * 2 + [100_101.0] * 3), skus=[sku(days=40.0)], cloud=300)
 
     assert Way.CLOUD not in ways

@@ -1,4 +1,4 @@
-"""How many nodes fit: places, racks' watts, the room's watts, and what is said where nobody stated one."""
+"""How many nodes fit: places, racks' watts, the room's watts, and what is reported where nobody stated one."""
 
 from datetime import timedelta
 

@@ -43,7 +43,7 @@ def test_a_certain_peak_is_short_only_where_it_is_above_what_is_usable(
 
 
 def test_an_even_peak_is_short_as_computed_by_hand() -> None:
-    # 0..100: above 50 with one half, by 25 in the mean of that half. The last percent stands at 99 and not above.
+    # 0..100: above 50 with one half, by 25 in the mean of that half. The last percent is at 99 and not above.
     tail = Tail(even(0, 100))
 
     assert tail.chance_above(50) == pytest.approx(0.5)

@@ -1,4 +1,4 @@
-"""Budgets: what the month will have cost, and when that is told."""
+"""Budgets: what the month will have cost, and when that is reported."""
 
 from datetime import date, timedelta
 

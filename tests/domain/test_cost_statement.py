@@ -1,4 +1,4 @@
-"""The statement: lines that add up to the cost of the assets to the cent, whoever bears them."""
+"""The statement: lines that add up to the cost of the assets to the cent, no matter who bears them."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the rest of a plan needs for itself, and which plans go on side by side."""
+"""What the rest of a plan needs for itself, and which plans continue side by side."""
 
 from dataclasses import replace
 

@@ -318,7 +318,7 @@ def test_without_eyes_nothing_beyond_a_drain_and_a_look_is_done(verb: Verb) -> N
         pytest.param(foreign_node(), [our_drain()], False, id="somebody else's reason"),
         pytest.param(our_node(reason=None), [our_drain()], False, id="no reason"),
         pytest.param(our_node(is_drained=False), [our_drain()], False, id="not drained"),
-        pytest.param(our_node(), [begun(DRAIN)], True, id="begun, and not yet witnessed"),
+        pytest.param(our_node(), [begun(DRAIN)], True, id="started, and not yet witnessed"),
         pytest.param(our_node(reason_set_at=None), [our_drain()], True, id="the scheduler gives no time"),
         pytest.param(
             our_node(reason_set_at=after(9)),
@@ -461,7 +461,7 @@ NOT_HELD = begun(HOLD, outcome=Outcome(kind=OutcomeKind.DONE, witness=f"{NOT_NEE
     ("records", "rule"),
     [
         pytest.param([], "fenced_first", id="never fenced"),
-        pytest.param([begun(FENCE)], "fenced_first", id="fence begun only"),
+        pytest.param([begun(FENCE)], "fenced_first", id="fence started only"),
         pytest.param([ended(FENCE, OutcomeKind.FAILED)], "fenced_first", id="fence failed"),
         pytest.param([ended(action(Verb.FENCE, of=attempt("43")))], "fenced_first", id="another job"),
         pytest.param(
@@ -597,7 +597,7 @@ def test_every_node_of_an_attempt_must_be_clear_before_its_release(other: NodeSt
     [
         pytest.param(9, True, id="just before the limit"),
         pytest.param(10, True, id="at the limit"),
-        pytest.param(11, False, id="the flag itself tells by now"),
+        pytest.param(11, False, id="the flag itself reports by now"),
     ],
 )
 def test_a_drain_begun_without_an_outcome_spends_the_budget_for_a_while(minutes_ago: int, counts: bool) -> None:

@@ -1,4 +1,4 @@
-"""What jobs and services may lose by us: how often, how much, and what must go on serving."""
+"""What jobs and services may lose by us: how often, how much, and what must continue serving."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -473,7 +473,7 @@ RETURN = on_node(Verb.RESUME, OTHER_NODE)
         pytest.param({"is_last_choice": True}, [], True, id="in service and marked"),
         pytest.param({"is_last_choice": True, "is_drained": True}, [], False, id="marked, and drained again"),
         pytest.param({}, [PUT_LAST], False, id="a mark that nothing followed"),
-        pytest.param({"is_drained": True}, [PUT_LAST, begun(RETURN)], True, id="on its way back"),
+        pytest.param({"is_drained": True}, [PUT_LAST, begun(RETURN)], True, id="on its rollback"),
         pytest.param({}, [PUT_LAST, ended(RETURN)], True, id="back, and the mark was refused or forgot"),
         pytest.param({}, [ended(RETURN)], False, id="back without a probation"),
         pytest.param({}, [PUT_LAST, ended(RETURN, seconds_ago=8 * 86_400)], False, id="back for long"),

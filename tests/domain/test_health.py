@@ -1,4 +1,4 @@
-"""The program's own health: which word, which reasons, and in which order a person is told."""
+"""The program's own health: which word, which reasons, and in which order a person is notified."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -163,7 +163,7 @@ def test_only_its_own_earlier_checks_on_the_same_gpus_are_its_past(earlier: list
         pytest.param(
             (run("nvml"), run("nccl_loopback", TestResult.NOT_RUN)), CheckState.UNKNOWN, (), id="hung or was cut short"
         ),
-        pytest.param((run("nvml"),), CheckState.UNKNOWN, (), id="not told of"),
+        pytest.param((run("nvml"),), CheckState.UNKNOWN, (), id="not reported"),
         pytest.param(
             (replace(run("nvml", TestResult.NOT_RUN), is_absent=True), all_reduce(480.0)),
             CheckState.UNKNOWN,
@@ -173,7 +173,7 @@ def test_only_its_own_earlier_checks_on_the_same_gpus_are_its_past(earlier: list
         pytest.param(
             (run("nvml", TestResult.NOT_RUN), all_reduce(480.0)), CheckState.UNKNOWN, (), id="required, not run"
         ),
-        pytest.param((all_reduce(480.0),), CheckState.UNKNOWN, (), id="required, not told of"),
+        pytest.param((all_reduce(480.0),), CheckState.UNKNOWN, (), id="required, not reported"),
         pytest.param((), CheckState.UNKNOWN, (), id="nothing"),
         pytest.param(
             (run("nvml"), run("nccl_loopback", TestResult.FAILED)), CheckState.NOT_WELL, (), id="not required, failed"

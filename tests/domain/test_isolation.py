@@ -191,7 +191,8 @@ def test_what_may_be_the_first_of_many_waits_for_the_others(signal: Signal, seco
 
 @pytest.mark.parametrize("earlier", ["an alert", "another trouble"])
 def test_what_stood_before_says_nothing_of_how_new_the_trouble_is_that_may_be_shared(earlier: str) -> None:
-    """Whoever can hand alerts in chooses their dates; a link may be the first of its switch on a node that was hot."""
+    """Anyone who can hand alerts in chooses their dates; a link may be the first of its switch on a node that was
+    hot."""
     told = replace(observation(Signal.ALERT, seconds_ago=86_400, source=ALERT_SOURCE), signature="NodeBondingDegraded")
     old = find(told, CATALOGUE) if earlier == "an alert" else seen(Signal.GPU_HOT, seconds_ago=86_400)
 

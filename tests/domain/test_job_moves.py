@@ -201,7 +201,7 @@ def test_a_service_keeps_what_it_needs(others: list[JobStatus], expected: bool) 
         pytest.param(DEADLY, job(gpu_count=7), False, id="it may have had the others"),
         pytest.param(DEADLY, job(nodes=(NODE, OTHER_NODE), gpu_count=16), True, id="every GPU of two nodes"),
         pytest.param(DEADLY, job(nodes=(NODE, OTHER_NODE), gpu_count=15), False, id="nearly every one"),
-        pytest.param(MILD, job(gpu_count=8), False, id="the fault lets it go on"),
+        pytest.param(MILD, job(gpu_count=8), False, id="the fault lets it continue"),
     ],
 )
 def test_only_what_had_the_broken_part_has_surely_ended(hazard: Hazard, work: JobStatus, expected: bool) -> None:
@@ -236,7 +236,7 @@ def test_what_the_metrics_showed_before_a_repair_bears_no_witness_of_a_replica_t
 
 
 def hung(job_name: str, *, seconds_ago: float) -> Finding:
-    """Return the finding that a job stands still, since so long ago."""
+    """Return the finding that a job has stopped, since so long ago."""
     seen = observation(Signal.JOB_HUNG, seconds_ago=seconds_ago, source=DETECTOR_SOURCE)
     return find(replace(seen, job=JobId(job_name)), CATALOGUE)
 
@@ -277,7 +277,7 @@ RETURNED = ended(action(Verb.RESUME, on=NODE), seconds_ago=1000)
 
 
 def test_after_a_relapse_only_what_was_seen_since_the_return_counts() -> None:
-    """The jobs on the node began after its repair: what was mended then has not ended them."""
+    """The jobs on the node began after its repair: what was repaired then has not ended them."""
     weak = replace(xid(48, seconds_ago=10), first_action=FirstAction.RESET_GPU_AT_JOB_END)
     strong_before, strong_after = xid(79, seconds_ago=4000), xid(79, seconds_ago=5)
     hazards = (

@@ -42,7 +42,7 @@ def test_every_rung_has_its_rule_and_every_limit_is_a_duration() -> None:
         pytest.param((Response.RESET_GPU,), Response.REBOOT_NODE, id="the reset did not help"),
         pytest.param((Response.REBOOT_NODE,), Response.POWER_CYCLE, id="the reboot did not help"),
         pytest.param((Response.RESET_GPU, Response.REBOOT_NODE), Response.POWER_CYCLE, id="neither helped"),
-        pytest.param((Response.POWER_CYCLE,), Response.RETURN_TO_VENDOR, id="no command to install it anew"),
+        pytest.param((Response.POWER_CYCLE,), Response.RETURN_TO_VENDOR, id="no command to install it again"),
         pytest.param((Response.RETURN_TO_VENDOR,), Response.RETURN_TO_VENDOR, id="it came back from repair"),
     ],
 )

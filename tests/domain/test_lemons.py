@@ -106,7 +106,7 @@ def test_a_signal_that_nobody_measures_counts_for_nothing() -> None:
 
 
 def test_the_failure_rate_is_per_job_not_per_day() -> None:
-    """Busy nodes see more failures of jobs; only the share of its jobs tells."""
+    """Busy nodes see more failures of jobs; only the share of its jobs reports."""
     others = [counted(f"n{place}", jobs=100, failure_rate=1) for place in range(50)]
 
     scores = by_name(

@@ -1,4 +1,4 @@
-"""What happens to a rollout: its events, who begins and in which order, who turns round, who is put off."""
+"""What happens to a rollout: its events, who begins and in which order, who turns round, who is postponed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -473,7 +473,7 @@ def test_who_failed_alone_goes_back_alone_if_its_release_can() -> None:
     assert pulled_out(nodes, release=ONE_WAY) == ()
 
 
-# -- who is put off --
+# -- who is postponed --
 
 
 @pytest.mark.parametrize(("is_in_hand", "is_put_off"), [(True, False), (False, True)])

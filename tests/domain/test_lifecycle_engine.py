@@ -89,7 +89,7 @@ def event_of(move: Move) -> NodeEvent:
 def played(
     on: RolloutNode, of: Release, *, is_canary: bool = False, most: int = 100
 ) -> tuple[list[Action], RolloutNode]:
-    """Let every act succeed at once and every version be as wanted, until the node is in hand no more."""
+    """Let every act succeed at once and every version be as requested, until the node is in hand no more."""
     acts: list[Action] = []
     done: dict[ActionKey, Outcome | None] = {}
     for _ in range(most):

@@ -316,8 +316,8 @@ def test_a_person_answers_for_what_was_not_decided_in_time(asked_at, kind):
     verdict = judge_wave(evidence(WEEK + 4, counts=[failures(0, 0.5)]), resumed)
 
     assert verdict.kind is kind
-    assert verdict.reason.startswith("a person let it go on: ") is (kind is GOOD)
-    # What each test saw they read when they were asked: it stands beside the verdict, and is not told again.
+    assert verdict.reason.startswith("a person let it continue: ") is (kind is GOOD)
+    # What each test saw they read when they were asked: it is beside the verdict, and is not reported again.
     assert any(each.said in verdict.reason for each in verdict.tests) is (kind is not GOOD)
 
 

@@ -409,7 +409,7 @@ def test_at_no_instant_more_are_out_than_any_cap_allows(nodes, policy, calendar)
 def caps_breached(
     plan: RolloutPlan, nodes: Sequence[FleetNode], policy: Policy, *, at: datetime, but_for: str
 ) -> list[str]:
-    """Return the caps that are exceeded at an instant, counted anew from the visits; parts without `but_for` rest."""
+    """Return the caps that are exceeded at an instant, counted again from the visits; parts without `but_for` rest."""
     ours = {each.node for each in plan.visits if each.drained_at <= at < each.ends_at}
     gone = [each for each in nodes if each.node in ours or not each.is_in_service or each.is_in_hand]
     in_hand = len(ours) + sum(each.is_in_hand for each in nodes)

@@ -1,4 +1,4 @@
-"""The two tables of a rollout: what is over stays over, nobody stays in hand, and what is missing is told."""
+"""The two tables of a rollout: what is over stays over, nobody stays in hand, and what is missing is reported."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How long nodes are foreseen to be out: by assumption at first, as measured once a few came back."""
+"""How long nodes are expected to be out: by assumption at first, as measured once a few came back."""
 
 from datetime import timedelta
 from itertools import pairwise

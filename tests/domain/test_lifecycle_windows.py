@@ -1,4 +1,5 @@
-"""Windows and freezes as absolute stretches: half-open, freezes win, and why nothing is begun is said with names."""
+"""Windows and freezes as absolute stretches: half-open, freezes win, and why nothing is started is reported with
+names."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -81,7 +81,7 @@ def in_hand(
 
 
 def taken_on_paper(*records: ActionRecord, nodes: Iterable[NodeStatus] = (), **changes: object) -> ClusterFacts:
-    """Return facts of a node that a rollout means to take, and whose drain has not begun."""
+    """Return facts of a node that a rollout means to take, and whose drain has not started."""
     return replace(facts(nodes=nodes, records=records), **{"owned": {NODE: ROLLOUT}, **changes})  # type: ignore[arg-type]
 
 
@@ -131,11 +131,11 @@ def test_no_job_is_held_for_the_sake_of_a_node_that_a_rollout_has() -> None:
     ("records", "has_it"),
     [
         pytest.param([], False, id="its drain waits"),
-        pytest.param([begun(DRAIN)], True, id="its drain was begun"),
+        pytest.param([begun(DRAIN)], True, id="its drain was started"),
         pytest.param([ended(DRAIN, OutcomeKind.FAILED)], False, id="its drain failed"),
         pytest.param([ended(DRAIN, OutcomeKind.UNKNOWN)], True, id="nobody knows whether it is drained"),
         pytest.param([ITS_DRAIN], True, id="drained"),
-        pytest.param([ITS_DRAIN, begun(of_rollout(Verb.RESUME))], True, id="its return was begun"),
+        pytest.param([ITS_DRAIN, begun(of_rollout(Verb.RESUME))], True, id="its return was started"),
         pytest.param([ITS_DRAIN, ended(of_rollout(Verb.RESUME))], False, id="returned"),
         pytest.param([ITS_DRAIN, ended(of_rollout(Verb.RESUME), OutcomeKind.FAILED)], True, id="its return failed"),
         pytest.param(
@@ -217,7 +217,7 @@ def test_nothing_but_a_rollout_installs(verb: Verb) -> None:
         pytest.param(our_node(incident=ROLLOUT, gpu_in_use_count=1), [], "hidden_work", id="a GPU is in use"),
         pytest.param(node(), [], "our_drain", id="somebody returned it"),
         pytest.param(foreign_node(), [], "our_drain", id="somebody else drained it since"),
-        pytest.param(our_node(incident=ROLLOUT, reason_set_at=after(1)), [], "our_drain", id="drained anew by others"),
+        pytest.param(our_node(incident=ROLLOUT, reason_set_at=after(1)), [], "our_drain", id="drained again by others"),
     ],
 )
 def test_a_rollout_ends_nothing_that_runs(verb: Verb, status: NodeStatus | None, jobs: list, rule: str) -> None:
@@ -259,7 +259,7 @@ def test_no_node_with_an_open_incident_is_begun() -> None:
     ("others", "status", "jobs", "may_begin"),
     [
         pytest.param([], node(), [], True, id="nobody is at work"),
-        pytest.param([begun(action(Verb.DRAIN, on=NODE))], node(), [], False, id="its drain was just begun"),
+        pytest.param([begun(action(Verb.DRAIN, on=NODE))], node(), [], False, id="its drain was just started"),
         pytest.param([our_drain()], our_node(), [], False, id="drained by an incident"),
         pytest.param([ended(action(Verb.DRAIN, on=NODE), OutcomeKind.FAILED)], node(), [], True, id="its drain failed"),
         pytest.param(
@@ -468,7 +468,7 @@ def test_a_node_is_changed_from_its_first_installation_until_it_is_returned() ->
     assert under_change({}, visit[:2]) == frozenset()
     (time,) = times_of_change(owned, visit)[NODE]
     assert [time.holds(ago(each)) for each in (801, 800, 400, 399)] == [False, True, True, False]
-    # Its way back waits for jobs: a fault there is one like any other.
+    # Its rollback waits for jobs: a fault there is one like any other.
     drained_again = our_drain(incident=ROLLOUT, seconds_ago=100)
     assert under_change(owned, [*visit, drained_again]) == frozenset()
     back = ended(of_rollout(Verb.INSTALL, try_number=2), seconds_ago=50)
@@ -498,7 +498,7 @@ OUTCOMES = st.sampled_from([None, *OutcomeKind])
 
 @st.composite
 def histories(draw: st.DrawFn) -> ClusterFacts:
-    """Return any state of one node, whatever was begun on it by whom, and whoever is said to have it in hand."""
+    """Return any state of one node, whatever was started on it by whom, and anyone who is stated to have it in hand."""
     records = []
     for seconds in range(draw(st.integers(0, 5)), 0, -1):
         what = action(

@@ -1,4 +1,4 @@
-"""What is counted along the way says the same as looking at every node anew, on small clusters of any kind."""
+"""What is counted along the way says the same as looking at every node again, on small clusters of any kind."""
 
 from datetime import timedelta
 

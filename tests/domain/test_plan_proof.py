@@ -181,7 +181,7 @@ UNRESERVE = action(Verb.UNRESERVE, of=attempt())
             False,
             id="one job after the other",
         ),
-        pytest.param([action(Verb.REIMAGE, on=NODE)], True, id="installed anew without a drain"),
+        pytest.param([action(Verb.REIMAGE, on=NODE)], True, id="installed again without a drain"),
         pytest.param([action(Verb.CHECK, on=NODE)], True, id="tested without a drain"),
     ],
 )
@@ -216,7 +216,7 @@ def test_a_plan_that_begins_in_a_freeze_window_is_found(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(("good", "unknown", "spends too much")), min_size=1, max_size=9))
 def test_of_many_plans_just_those_that_are_contradicted_do_not_pass(kinds: list[str]) -> None:
-    """The budget has room for the good ones: whoever is contradicted spends nothing of it."""
+    """The budget has room for the good ones: anyone who is contradicted spends nothing of it."""
     names = iter(node_names(40))
     good = kinds.count("good")
     held = rules(policy(drain_budget=DrainBudget(max_out_count=good, max_out_per_rack_count=9)))
@@ -453,7 +453,7 @@ def passes(made: IncidentPlan, state: Snapshot, held: Rules) -> bool:
     ("jobs", "given_policy"),
     [
         pytest.param([], policy(), id="a job has left the scheduler"),
-        pytest.param([job()], policy(freeze_windows=(FREEZE,)), id="a freeze has begun"),
+        pytest.param([job()], policy(freeze_windows=(FREEZE,)), id="a freeze has started"),
         pytest.param([job()], policy(consents={ActionClass.MOVE_JOBS: Consent.FORBID}), id="a consent was taken back"),
         pytest.param([job()], policy(drain_budget=DrainBudget(max_out_count=0)), id="the budget is spent by its drain"),
         pytest.param([job()], policy(blast_caps=BlastCaps(max_jobs_per_plan_count=0)), id="its job is held already"),

@@ -1,4 +1,4 @@
-"""Quotas move to where GPUs are wanted, slowly, and never below what was agreed."""
+"""Quotas move to where GPUs are required, slowly, and never below what was agreed."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -290,7 +290,7 @@ def test_a_parent_without_terms_is_refused() -> None:
         rebalance(given_, settings=SETTINGS)
 
 
-# --- standing still and going back --------------------------------------------------------------------------------
+# --- standing still and rolling back --------------------------------------------------------------------------------
 
 
 def test_in_a_freeze_nobody_moves_though_nodes_are_lost_but_guarantees_are_given() -> None:

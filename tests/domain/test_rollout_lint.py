@@ -1,4 +1,5 @@
-"""Limits of rollouts that forbid everything or limit nothing by accident are refused; what should be meant is said."""
+"""Limits of rollouts that forbid everything or limit nothing by accident are refused; what should be meant is
+reported."""
 
 from dataclasses import replace
 from datetime import time, timedelta
@@ -49,7 +50,7 @@ def test_an_accident_is_told_by_its_key(given: Policy, key: str | None) -> None:
 @pytest.mark.parametrize(
     ("given", "keys"),
     [
-        pytest.param(policy(), [], id="nothing is said of rollouts"),
+        pytest.param(policy(), [], id="nothing is stated of rollouts"),
         pytest.param(policy(consents=ASKED), ["maintenance_windows"], id="at any time"),
         pytest.param(policy(consents=ASKED, maintenance_windows=(NIGHT,)), [], id="a window"),
         pytest.param(policy(consents=ASKED, maintenance_calendars=("/x.ics",)), [], id="a calendar"),
@@ -66,7 +67,7 @@ def test_an_accident_is_told_by_its_key(given: Policy, key: str | None) -> None:
         pytest.param(limits(max_out_count=3), ["maintenance_windows"], id="a place is left to faults"),
         pytest.param(limits(max_out_count=4), ["maintenance_windows", "rollouts.max_out_count"], id="none is left"),
         pytest.param(
-            replace(limits(max_out_count=4), consents={ActionClass.UPDATE: Consent.FORBID}), [], id="none is begun"
+            replace(limits(max_out_count=4), consents={ActionClass.UPDATE: Consent.FORBID}), [], id="none is started"
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What stands together fails together: the place that explains the most, and none where neighbours are well."""
+"""What is together fails together: the place that explains the most, and none where neighbours are well."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What plans need and the site does not offer: named before `auto` begins, and never begun."""
+"""What plans need and the site does not offer: named before `auto` begins, and never started."""
 
 import pytest
 

@@ -326,7 +326,8 @@ def test_the_drivers_word_outranks_what_was_found_before_on_its_gpu(
     assert hazard_of([verdict, table], TABLE) is expected
 
 
-# -- whatever is told -----------------------------------------------------------------------------------------------
+# -- whatever is reported
+# -----------------------------------------------------------------------------------------------
 
 TIMES = st.none() | st.floats(-1e7, 1e7).map(ago)
 JOBS = st.builds(

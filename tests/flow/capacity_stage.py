@@ -75,7 +75,7 @@ def rows_of(day: date) -> Iterable[Row]:
 
 @dataclass(kw_only=True)
 class CapacityStage:
-    """A desk on a lake in memory; whoever changes something makes another desk."""
+    """A desk on a lake in memory; anyone who changes something makes another desk."""
 
     directory: Path
     until: date = QUARTER

@@ -147,7 +147,7 @@ class QuotaStage:
             hour += HOUR
 
     def change(self, **changes: Any) -> None:
-        """Go on with another desk, as after an edit and a restart."""
+        """Continue with another desk, as after an edit and a restart."""
         self.desk = replace(self.desk, **changes)
 
     @property

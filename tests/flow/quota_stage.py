@@ -65,7 +65,7 @@ def agreements(*teams: TeamName) -> Agreements:
 
 
 class QuotaStage:
-    """A twin, a ledger and a desk in one directory; whoever attaches later is a new process."""
+    """A twin, a ledger and a desk in one directory; anyone who attaches later is a new process."""
 
     def __init__(self, directory: Path, *, mode: Mode = Mode.APPROVE, gpus_per_node: int = 8) -> None:
         self.directory = directory
@@ -110,14 +110,14 @@ class QuotaStage:
         )
 
     def use(self, *, policy: Policy | None = None, quotas: Quotas | None = None, **changed: Any) -> None:
-        """Go on with another policy, another port or another desk."""
+        """Continue with another policy, another port or another desk."""
         cluster = self.desk.cluster
         if policy is not None:
             cluster = replace(cluster, rules=replace(cluster.rules, policy=policy))
         self.desk = replace(self.desk, cluster=cluster, quotas=quotas or self.desk.quotas, **changed)
 
     def begin_with(self, limits: Mapping[TeamName, int] = FIRST_LIMITS) -> None:
-        """Let limits stand in the scheduler, whoever set them."""
+        """Let limits stand in the scheduler, no matter who set them."""
         self.quotas.apply([QuotaChange(account=team, before=None, after=limit) for team, limit in limits.items()])
 
     def keep(self, made: QuotaProposal | None = None) -> ProposalRecord:

@@ -98,7 +98,7 @@ class JobsNow:
 
 
 class Noon:
-    """A clock that stands."""
+    """A clock that is."""
 
     def __init__(self, now: datetime) -> None:
         self._now = now

@@ -1,4 +1,4 @@
-"""A week's advice from the lake: exactly what is wrong is told, once, and later it is known what came of it."""
+"""A week's advice from the lake: exactly what is wrong is reported, once, and later it is known what came of it."""
 
 from datetime import timedelta
 from pathlib import Path

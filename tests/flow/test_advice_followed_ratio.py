@@ -16,7 +16,7 @@ from tests.flow.cost_stage import RowsLake
 BEFORE = at(QUARTER)
 WEEK = timedelta(days=7)
 KNOWN = BEFORE - 2 * WEEK
-"""What was told from here on is judged later."""
+"""What was distinguished from here on is judged later."""
 Told = tuple[str | None, float | None]
 
 
@@ -51,7 +51,7 @@ def desk_with(tmp_path: Path, told: Sequence[Told], *, week: datetime = KNOWN - 
         "too few",
         "what was not judged",
         "nothing promised",
-        "nothing told",
+        "nothing reported",
     ],
 )
 def test_the_share_is_of_what_was_judged(tmp_path: Path, told: Sequence[Told], ratio: float | None) -> None:

@@ -1,4 +1,4 @@
-"""Alerts become conditions: begun once, ended by their end, by Alertmanager, or by a day of silence."""
+"""Alerts become conditions: started once, ended by their end, by Alertmanager, or by a day of silence."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

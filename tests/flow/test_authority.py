@@ -1,4 +1,4 @@
-"""On whose word a plan goes on: a yes that holds, or one on which something was begun that needed it."""
+"""On whose word a plan continues: an approval that holds, or one on which something was started that needed it."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -38,17 +38,23 @@ def under(mode: Mode = Mode.AUTO, **consents: str) -> Policy:
 @pytest.mark.parametrize(
     ("known", "by", "is_approved"),
     [
-        pytest.param(state(), under(Mode.APPROVE), False, id="nobody said anything"),
-        pytest.param(state(live=(YES,)), under(Mode.APPROVE), True, id="a yes that holds"),
+        pytest.param(state(), under(Mode.APPROVE), False, id="nobody reported anything"),
+        pytest.param(state(live=(YES,)), under(Mode.APPROVE), True, id="an approval that holds"),
         pytest.param(
-            state(live=(replace(YES, plan=PlanId("PLAN-2")),)), under(Mode.APPROVE), False, id="a yes to another plan"
+            state(live=(replace(YES, plan=PlanId("PLAN-2")),)),
+            under(Mode.APPROVE),
+            False,
+            id="an approval to another plan",
         ),
-        pytest.param(state(past=(YES,)), under(Mode.APPROVE), False, id="expired before anything was begun"),
+        pytest.param(state(past=(YES,)), under(Mode.APPROVE), False, id="expired before anything was started"),
         pytest.param(
-            state(begun(DRAIN, seconds_ago=301), past=(YES,)), under(Mode.APPROVE), True, id="begun while it held"
+            state(begun(DRAIN, seconds_ago=301), past=(YES,)), under(Mode.APPROVE), True, id="started while it held"
         ),
         pytest.param(
-            state(begun(DRAIN, seconds_ago=300), past=(YES,)), under(Mode.APPROVE), False, id="begun when it had ended"
+            state(begun(DRAIN, seconds_ago=300), past=(YES,)),
+            under(Mode.APPROVE),
+            False,
+            id="started when it had ended",
         ),
         pytest.param(
             state(begun(DRAIN, seconds_ago=301), past=(YES,)),
@@ -63,23 +69,28 @@ def under(mode: Mode = Mode.AUTO, **consents: str) -> Policy:
             state(begun(DRAIN, seconds_ago=600), past=(YES,)),
             under(Mode.APPROVE),
             True,
-            id="begun at the yes",
+            id="started at the approval",
         ),
         pytest.param(
-            state(begun(DRAIN, seconds_ago=601), past=(YES,)), under(Mode.APPROVE), False, id="begun before the yes"
+            state(begun(DRAIN, seconds_ago=601), past=(YES,)),
+            under(Mode.APPROVE),
+            False,
+            id="started before the approval",
         ),
         pytest.param(
             state(begun(HOLD, seconds_ago=601), past=(YES,)),
             under(power="approve"),
             False,
-            id="held before anybody said yes to the power switch",
+            id="held before anybody approved the power switch",
         ),
-        pytest.param(state(begun(DRAIN)), under(Mode.APPROVE), False, id="begun in auto, before the mode was changed"),
+        pytest.param(
+            state(begun(DRAIN)), under(Mode.APPROVE), False, id="started in auto, before the mode was changed"
+        ),
         pytest.param(
             state(begun(HOLD, seconds_ago=301), past=(YES,)),
             under(power="approve"),
             True,
-            id="held, to be let go by power",
+            id="held, to be released by power",
         ),
         pytest.param(
             state(begun(HOLD, seconds_ago=301), ended(RELEASE), past=(YES,)),

@@ -1,4 +1,4 @@
-"""Evidence is kept before the first act and never in its way; what could not be kept or read is said."""
+"""Evidence is kept before the first act and never in its way; what could not be kept or read is reported."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -61,7 +61,7 @@ class Memory:
 
 
 class HungMemory(Memory):
-    """A lake that answers when it is let go."""
+    """A lake that answers when it is released."""
 
     def __init__(self) -> None:
         self.let_go = Event()
@@ -124,7 +124,7 @@ def evidence_threads() -> list[Thread]:
 
 
 def await_threads() -> None:
-    """Wait until whoever was let go has ended."""
+    """Wait until anyone who was released has ended."""
     for each in evidence_threads():
         each.join(30)
 
@@ -225,7 +225,7 @@ def test_fault_of_ours_while_looking_around_is_said(autopilot: SmallAutopilot) -
 
 
 class HungDisk(BundleFiles):
-    """A store that hangs from a bundle on, until it is let go."""
+    """A store that hangs from a bundle on, until it is released."""
 
     def __init__(self, root: Path, *, hangs_at: int) -> None:
         super().__init__(root)
@@ -405,7 +405,7 @@ def test_no_line_can_steer_a_terminal_or_break_into_two(text: str, source: str) 
         pytest.param(0, 0, 0, id="it has just happened"),
         pytest.param(0, 599, 599, id="ten minutes are not over"),
         pytest.param(0, 601, 600, id="ten minutes are over"),
-        pytest.param(1200, 7200, 1800, id="evidence went on"),
+        pytest.param(1200, 7200, 1800, id="evidence continued"),
         pytest.param(6000, 7200, 3000, id="no more than an hour"),
         pytest.param(0, -60, 0, id="a clock that is behind"),
     ],

@@ -156,7 +156,7 @@ def test_return_that_was_refused_can_be_asked_for_again(autopilot: SmallAutopilo
 
 
 def test_node_that_a_person_drained_through_us_is_nobody_elses_to_repair(autopilot: SmallAutopilot) -> None:
-    """Somebody stands at the open chassis: that it falls silent is no reason to switch its power."""
+    """Somebody is at the open chassis: that it falls silent is no reason to switch its power."""
     drain(autopilot)
 
     autopilot.twin.inject(FaultKind.NODE_UNREACHABLE, GPU1)

@@ -1,4 +1,4 @@
-"""How a past forecast is judged, what is told of changes, what a check warns of, and the sentences on top."""
+"""How a past forecast is judged, what is reported changes, what a check warns of, and the sentences on top."""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -20,7 +20,7 @@ TEAM = SeriesKey(resource=Resource.GPUS.value, gpu_type=H100, name="research")
 
 
 def past_of(peaks: dict[date, float], *, as_of: date) -> Past:
-    """A past in which one team wants all that is wanted."""
+    """A past in which one team wants all that is required."""
     rows = TABLES["daily_peaks"].from_rows(
         {
             "resource": "gpus", "gpu_type": "h100", "name": name, "zone": "UTC", "unit": "1", "hour_count": 24,

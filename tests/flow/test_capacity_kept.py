@@ -1,4 +1,4 @@
-"""Reports of quarters on a shelf: the first of a quarter stays, checks lie beside it, and broken files are told."""
+"""Reports of quarters on a shelf: the first of a quarter stays, checks lie beside it, and broken files are reported."""
 
 from datetime import date
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Plans: begun once, resumed where they stopped, handed to a person once, never in another's stead."""
+"""Plans: started once, resumed where they stopped, handed to a person once, never in another's stead."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

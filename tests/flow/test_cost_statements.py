@@ -1,4 +1,4 @@
-"""Who bears how many cents of a month on a small cluster; credits, budgets, and what is told of them."""
+"""Who bears how many cents of a month on a small cluster; credits, budgets, and what is reported them."""
 
 from dataclasses import replace
 from datetime import date

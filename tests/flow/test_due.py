@@ -114,7 +114,7 @@ def test_evidence_left_over_from_a_full_run_is_another_turn() -> None:
     ("recorded_through", "after"),
     [
         pytest.param(5, None, id="a run was requested for all"),
-        pytest.param(4, 4, id="the reflex decided on one that no run has told of"),
+        pytest.param(4, 4, id="the reflex decided on one that no run has reported"),
         pytest.param(0, 0, id="no run was ever requested"),
     ],
 )
@@ -237,7 +237,7 @@ def test_what_changed_just_now_does_not_hide_what_waits_longer() -> None:
     ("records", "expected"),
     [
         pytest.param([], ago(900), id="its own change"),
-        pytest.param([begun(REBOOT, seconds_ago=60)], ago(60), id="an action begun"),
+        pytest.param([begun(REBOOT, seconds_ago=60)], ago(60), id="an action started"),
         pytest.param([ended(REBOOT, seconds_ago=10, begun_at=ago(60))], ago(10), id="an action ended"),
         pytest.param([begun(action(Verb.REBOOT, on=NODE, incident="INC-0002"))], ago(900), id="another's action"),
     ],
@@ -281,12 +281,12 @@ def test_a_repaired_node_is_verified_when_its_soak_is_over(seconds: float, key: 
         pytest.param(5, [], "test:INC-0001:7:0", id="as soon as it does"),
         pytest.param(34, [], "test:INC-0001:7:0", id="just before it is asked again"),
         pytest.param(35, [], "test:INC-0001:7:1", id="asked again, where they could not begin"),
-        pytest.param(35, [CHECKED], None, id="they have begun"),
+        pytest.param(35, [CHECKED], None, id="they have started"),
         pytest.param(
             35,
             [begun(action(Verb.CHECK, on=NODE, try_number=-1))],
             "test:INC-0001:7:1",
-            id="only those of an earlier repair have begun",
+            id="only those of an earlier repair have started",
         ),
     ],
 )
@@ -375,8 +375,8 @@ def test_a_condition_that_lasts_on_probation_is_due(finding: Finding, is_due: bo
 @pytest.mark.parametrize(
     ("recovery", "key"),
     [
-        pytest.param({}, "follow:INC-0001:7:3", id="not yet seen to go on"),
-        pytest.param({"progressed_at": ago(5)}, None, id="goes on"),
+        pytest.param({}, "follow:INC-0001:7:3", id="not yet seen to continue"),
+        pytest.param({"progressed_at": ago(5)}, None, id="continues"),
         pytest.param({"ended_as": "cancelled"}, None, id="ended"),
     ],
 )
@@ -431,7 +431,7 @@ def test_without_an_old_boot_time_the_second_of_the_command_counts(booted_at: da
 @pytest.mark.parametrize(
     "records",
     [
-        pytest.param([], id="nothing begun"),
+        pytest.param([], id="nothing started"),
         pytest.param([ended(REBOOT, seconds_ago=60)], id="witnessed already"),
         pytest.param([begun(action(Verb.DRAIN, on=NODE), seconds_ago=60)], id="only drained"),
     ],

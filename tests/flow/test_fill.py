@@ -1,4 +1,4 @@
-"""What the sources give for a stretch of time: whole hours, each record counted, nodes settled as live cycles do."""
+"""What the sources give for an interval: whole hours, each record counted, nodes settled as live cycles do."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

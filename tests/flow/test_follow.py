@@ -1,4 +1,4 @@
-"""Two readers of one log, each with a place of its own, which goes on where the versions before left it."""
+"""Two readers of one log, each with a place of its own, which continues where the versions before left it."""
 
 from dataclasses import replace
 from datetime import timedelta

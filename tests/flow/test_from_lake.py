@@ -1,4 +1,5 @@
-"""What the lake remembers is told as it was known then: detectors, lines and states, and what is missing is said."""
+"""What the lake remembers is reported as it was known then: detectors, lines and states, and what is missing is
+reported."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

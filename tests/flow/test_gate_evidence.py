@@ -1,4 +1,4 @@
-"""What the gate is told of a rollout, from a ledger, a scheduler and a lake; and what it says where one is silent."""
+"""What the gate is reported a rollout, from a ledger, a scheduler and a lake; and what it says where one is silent."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -44,7 +44,7 @@ NO_SAVINGS = RecentRemediation(savings=(), uncounted_job_count=0, recoveries=(),
 
 @st.composite
 def life(draw: st.DrawFn) -> tuple[list[Stint], list[Break], int, int]:
-    """Draw one job of attempts in ticks with what is known of its interruptions, and the stretch that is summed."""
+    """Draw one job of attempts in ticks with what is known of its interruptions, and the interval that is summed."""
     stints, breaks, now = [], [], draw(st.integers(0, 10))
     gpus = draw(st.integers(1, 8))
     for number in range(draw(st.integers(1, 4))):
@@ -145,9 +145,9 @@ FIRST, SECOND = proof_of(2, 1), proof_of(6, 2)
         pytest.param((FIRST, SECOND), {FIRST: True, SECOND: False}, False, False, id="ill at the second test"),
         pytest.param((FIRST, REBOOTED, SECOND), {FIRST: True, SECOND: False}, False, True, id="ill after the repair"),
         pytest.param((REBOOTED, SECOND), {SECOND: True}, False, False, id="tested after the repair only"),
-        pytest.param((SECOND,), {SECOND: True}, True, False, id="tested after hands had mended it"),
+        pytest.param((SECOND,), {SECOND: True}, True, False, id="tested after hands had repaired it"),
         pytest.param((), {}, False, True, id="returned with nothing done"),
-        pytest.param((), {}, True, False, id="returned after hands had mended it"),
+        pytest.param((), {}, True, False, id="returned after hands had repaired it"),
     ],
 )
 def test_a_node_was_taken_out_for_nothing_only_if_nothing_says_that_something_was_wrong(
@@ -215,8 +215,8 @@ def test_inference_p99_is_judged_by_the_slowest_replica_of_each_minute_that_told
     rows += [
         latency(17, 0, 0.9, replica="gpu002"),  # the other replica is slow: the minute is bad
         latency(17, 1, 0.5, replica="gpu002"),  # exactly the limit: good
-        latency(18, 10, None),  # tells nothing
-        latency(18, 11, float("nan")),  # tells nothing
+        latency(18, 10, None),  # reports nothing
+        latency(18, 11, float("nan")),  # reports nothing
         latency(19, 20, 3.0, job=None),  # no job: it belongs to its namespace
         latency(24, 0, 9.0),  # after the week
     ]

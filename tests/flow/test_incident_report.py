@@ -48,7 +48,8 @@ OLD = attempt(started_at=after(-7200))
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    """A bad row under two jobs: after a yes one is moved at once, one after its next checkpoint; the GPU is reset."""
+    """A bad row under two jobs: after an approval one is moved at once, one after its next checkpoint; the GPU is
+    reset."""
     stage = Stage(
         tmp_path_factory.mktemp("story"), aged("fresh", 1), aged("old", 59), policy=replace(WATCHFUL, mode=Mode.APPROVE)
     )
@@ -113,7 +114,7 @@ def test_report_says_who_said_yes_who_owns_the_jobs_and_who_waited_for_whom(repo
     assert [each.actor for each in report.approvals] == ["day-shift"]
     assert {each.user for each in report.victims} == {"research-train"}
     assert {each.account for each in report.victims} == {"research"}
-    assert waits[report.plans[0].plan].waited_for == "the yes of day-shift"
+    assert waits[report.plans[0].plan].waited_for == "the approval of day-shift"
     assert waits[report.plans[0].plan].seconds == pytest.approx(20, abs=1)
     assert waits["moving job 1002"].waited_for == "its next checkpoint"
     assert any(each.kind is EventKind.APPROVED and each.lane is EventLane.PEOPLE for each in report.events)

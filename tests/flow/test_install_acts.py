@@ -33,7 +33,7 @@ OLD_AGAIN = ReleaseFault(component=Component.DRIVER, version=DRIVER, trouble=Rel
 
 
 class Visit:
-    """One drained node in a rollout of the samples' release: a driver to load anew, then a VBIOS by a power cycle."""
+    """One drained node in a rollout of the samples' release: a driver to load again, then a VBIOS by a power cycle."""
 
     def __init__(self, directory: Path, *faults: ReleaseFault, before: Mapping[Component, str] | None = None) -> None:
         policy = replace(POLICY, rollouts=replace(POLICY.rollouts, install_limit=timedelta(seconds=60)))

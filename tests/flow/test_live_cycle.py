@@ -1,4 +1,4 @@
-"""A live cycle keeps what each source gave, once, and tells at once what it means; a failure costs its own part."""
+"""A live cycle keeps what each source gave, once, and reports at once what it means; a failure costs its own part."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -463,7 +463,7 @@ def window(observatory: Observatory) -> LiveWindow:
 
 
 def seen_all_along(window: LiveWindow) -> LiveWindow:
-    """Return the window with metrics from as far back as detectors look: what is not told is gone."""
+    """Return the window with metrics from as far back as detectors look: what is not reported is gone."""
     for ago in range(LOOKBACK_SECONDS, 0, -240):
         at = AT - timedelta(seconds=ago)
         row = {"node": "gpu002", "device": "", "time": at, "cpu_user_seconds": at.timestamp()}

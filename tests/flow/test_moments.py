@@ -24,7 +24,7 @@ HAZARDS = tuple(
 
 
 def mild() -> Incident:
-    """Return an incident whose fault lets jobs go on, acted on since a minute."""
+    """Return an incident whose fault lets jobs continue, acted on since a minute."""
     finding = replace(xid(48, seconds_ago=90), first_action=FirstAction.RESET_GPU_AT_JOB_END)
     return incident(finding, state=IncidentState.ACTING, changed_at=ago(60))
 
@@ -102,11 +102,11 @@ def test_a_fault_that_turns_worse_ends_the_wait_for_a_checkpoint_and_not_the_tim
 @pytest.mark.parametrize(
     ("told_seconds_ago", "until", "is_waiting"),
     [
-        pytest.param(None, after(-1), True, id="nobody was told yet"),
+        pytest.param(None, after(-1), True, id="nobody was notified yet"),
         pytest.param(60, after(1), True, id="a second is left"),
         pytest.param(60, after(0), False, id="the time is over"),
-        pytest.param(30, after(0), True, id="told late: the time counts from then"),
-        pytest.param(30, after(-30), False, id="told late, and over"),
+        pytest.param(30, after(0), True, id="reported late: the time counts from then"),
+        pytest.param(30, after(-30), False, id="reported late, and over"),
     ],
 )
 def test_time_to_save_counts_from_the_notice(told_seconds_ago: float | None, until: Any, is_waiting: bool) -> None:

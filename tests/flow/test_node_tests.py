@@ -1,4 +1,4 @@
-"""A repaired node is tested once; tests that cannot be had are said to be missing, and never taken for passed."""
+"""A repaired node is tested once; tests that cannot be had are stated to be missing, and never taken for passed."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -95,9 +95,9 @@ def judged(autopilot: SmallAutopilot, action: Action, *, plan: PlanId = PLAN) ->
         pytest.param({}, None, id="running"),
         pytest.param({"state": RolloutState.PAUSED}, "plan_in_force", id="paused"),
         pytest.param({"state": RolloutState.SOAKING}, "plan_in_force", id="its wave soaks"),
-        pytest.param({"state": RolloutState.GOING_BACK}, "plan_in_force", id="it goes back"),
+        pytest.param({"state": RolloutState.GOING_BACK}, "plan_in_force", id="it rolls back"),
         pytest.param({"yes_through": 0}, "approval", id="nobody approved"),
-        pytest.param({"yes_through": 1}, None, id="a yes through its wave"),
+        pytest.param({"yes_through": 1}, None, id="an approval through its wave"),
     ],
 )
 def test_a_node_is_begun_while_its_rollout_runs_and_the_yes_covers_its_wave(

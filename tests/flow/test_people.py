@@ -1,4 +1,4 @@
-"""Stop, go on, yes to exactly this plan, done with this incident: each is written down or refused."""
+"""Stop, continue, yes to exactly this plan, done with this incident: each is written down or refused."""
 
 from dataclasses import replace
 from datetime import timedelta

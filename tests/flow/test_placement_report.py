@@ -1,4 +1,5 @@
-"""A day's placement from rows of a lake, and from a small twin: what is said, what is not known, what is refused."""
+"""A day's placement from rows of a lake, and from a small twin: what is reported, what is not known, what is
+refused."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A job that was moved is followed until it is seen to go on; a node on probation until that is over."""
+"""A job that was moved is followed until it is seen to continue; a node on probation until that is over."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Applying and undoing quotas: judged afresh, written before, read back, never sent twice; what runs is let be."""
+"""Applying and undoing quotas: judged again, written before, read back, never sent twice; what runs is let be."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -264,7 +264,7 @@ def test_unknown_proposal_is_named(stage: QuotaStage) -> None:
         by_me(stage, ProposalId("QUOTA-9"))
 
 
-# -- judged afresh --
+# -- judged again --
 
 
 def refuse(stage: QuotaStage, words: str, **options: LimitsOn) -> None:
@@ -576,7 +576,7 @@ REFUSED = SourceRefused("permission denied")
         pytest.param(1, HALF, 0, ProposalState.HALF_APPLIED, "not in: research all GPUs: 8 -> 16", id="half"),
         pytest.param(1, HALF, 3, ProposalState.HALF_APPLIED, "in: product all GPUs: 16 -> 8", id="half, back later"),
         pytest.param(1, HALF, 99, ProposalState.HALF_APPLIED, "could not be read", id="half, and never back"),
-        pytest.param(0, HALF, 0, ProposalState.PROPOSED, "not in: product", id="half it said, and nothing is in"),
+        pytest.param(0, HALF, 0, ProposalState.PROPOSED, "not in: product", id="half it reported, and nothing is in"),
         pytest.param(2, UNAVAILABLE, 0, ProposalState.APPLIED, "read back", id="no answer, and all is in"),
         pytest.param(0, UNAVAILABLE, 0, ProposalState.PROPOSED, "no answer", id="no answer, nothing is in"),
         pytest.param(0, REFUSED, 0, ProposalState.PROPOSED, "permission denied", id="refused"),

@@ -1,4 +1,4 @@
-"""What is told of quotas: one question a day for the on-call, one line for each team whose quota changed."""
+"""What is reported quotas: one question a day for the on-call, one line for each team whose quota changed."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.scenarios.small_autopilot import POLICY
 @pytest.mark.parametrize(
     ("policy", "audiences"),
     [(ON_YES, ["on_call"]), (BY_ITSELF, ["team", "team", "team"]), (POLICY, ["team", "team", "team"])],
-    ids=["waits for a yes", "applied", "the mode is its consent"],
+    ids=["waits for an approval", "applied", "the mode is its consent"],
 )
 def test_each_is_told_once_what_is_theirs(tmp_path: Path, policy: Policy, audiences: list[str]) -> None:
     stage = QuotaStage(tmp_path, policy=policy)

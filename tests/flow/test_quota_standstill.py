@@ -1,4 +1,4 @@
-"""When quotas stand still, and for how long they go back to what was agreed after a freeze."""
+"""When quotas stand still, and for how long they roll back to what was agreed after a freeze."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

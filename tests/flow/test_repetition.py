@@ -1,4 +1,4 @@
-"""What repeats on one part is told once a burst, of the part and not of its place, and becomes one incident."""
+"""What repeats on one part is reported once a burst, of the part and not of its place, and becomes one incident."""
 
 from collections.abc import Sequence
 from dataclasses import replace

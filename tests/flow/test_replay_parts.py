@@ -121,7 +121,8 @@ def test_only_what_follows_the_first_divergence_of_its_node_is_counterfactual() 
     assert [each.is_counterfactual for each in marked] == [False, False, False, True, False, True, False, True]
 
 
-# -- what was held back and went on later ------------------------------------------------------------------------------
+# -- what was held back and continued later
+# ------------------------------------------------------------------------------
 
 
 def test_a_plan_that_a_guardrail_lets_go_begins_what_policy_allows_and_the_rest_on_a_yes() -> None:

@@ -30,7 +30,7 @@ DAY = timedelta(days=1)
 
 
 class Exclusions:
-    """Of a scheduler the nodes that each job is kept off; it may fail, or look at the ledger when it is told."""
+    """Of a scheduler the nodes that each job is kept off; it may fail, or look at the ledger when it is reported."""
 
     def __init__(self, cluster: Cluster, *, is_silent: bool = False) -> None:
         self._cluster = cluster
@@ -64,7 +64,7 @@ def autopilot(tmp_path: Path) -> SmallAutopilot:
 def opened(
     autopilot: SmallAutopilot, stage: NodeStage, *, state: RolloutState = RolloutState.RUNNING, **changes: object
 ) -> tuple[Rollout, tuple[RolloutNode, ...]]:
-    """Return a rollout whose one canary stands in a stage, beside a node of the second wave in the same."""
+    """Return a rollout whose one canary is in a stage, beside a node of the second wave in the same."""
     now = autopilot.clock.now()
     present: Rollout = replace(
         rollout(1, nodes=(GPU1, GPU2), state=state),

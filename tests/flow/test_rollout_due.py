@@ -25,7 +25,7 @@ Known = tuple[Rollout, Sequence[RolloutNode]]
 
 
 class KeptRollouts:
-    """Of a ledger what tells how far rollouts are."""
+    """Of a ledger what shows how far rollouts are."""
 
     def __init__(self, *known: Known) -> None:
         self._nodes = {each.rollout: tuple(nodes) for each, nodes in known}

@@ -1,4 +1,4 @@
-"""Notices of rollouts follow from what the ledger holds: what is said when, when again, and what never twice."""
+"""Notices of rollouts follow from what the ledger holds: what is reported when, when again, and what never twice."""
 
 from dataclasses import replace
 from datetime import datetime, time, timedelta
@@ -209,7 +209,7 @@ def test_node_whose_deadline_lies_beyond_what_the_outbox_remembers_is_told_all_t
 
 @pytest.mark.parametrize(
     ("reason", "is_resumed"),
-    [("two nodes failed", True), ("two nodes failed; a part of it cannot go back", False)],
+    [("two nodes failed", True), ("two nodes failed; a part of it cannot be rolled back", False)],
 )
 def test_what_the_gate_stopped_and_cannot_go_back_is_only_ended(reason: str, is_resumed: bool) -> None:
     asks = replace(of_people(RolloutState.ASKING), reason=reason)

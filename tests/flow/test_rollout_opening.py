@@ -1,4 +1,5 @@
-"""Rollouts are opened as the policy says: at once, after a yes, or not at all; and one node is in one of them only."""
+"""Rollouts are opened as the policy says: at once, after an approval, or not at all; and one node is in one of them
+only."""
 
 from collections.abc import Callable
 from dataclasses import replace

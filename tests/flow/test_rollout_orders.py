@@ -44,7 +44,7 @@ def opened(
     failures: tuple[str, ...] = (),
     **changes: object,
 ) -> Rollout:
-    """Return a rollout that stands in a state, with nodes of its own in these stages."""
+    """Return a rollout that is in a state, with nodes of its own in these stages."""
     names = [f"n{number}-{place}" for place in range(max(1, len(stages)))]
     release = replace(RELEASE, changes=(one_way(change().component),)) if is_one_way else RELEASE
     present: Rollout = replace(

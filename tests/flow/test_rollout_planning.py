@@ -63,7 +63,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> RolloutStage:
 def viewed(
     stage: RolloutStage, *nodes: NodeStatus, jobs: Iterable[JobStatus] = (), untouchable: bool = False, **state: Any
 ) -> FleetNode:
-    """Return how NODE stands where the scheduler and the ledger say this."""
+    """Return how NODE is where the scheduler and the ledger say this."""
     given_rules = rules(
         replace(ROLLOUT_POLICY, untouchable_nodes=frozenset({NODE} if untouchable else ())), node_count=2
     )

@@ -42,7 +42,7 @@ def done(verb: Verb = Verb.DRAIN, *, kind: OutcomeKind = OutcomeKind.DONE, node:
     return replace(record(replace(drain(1, node=node), verb=verb)), outcome=outcome(kind))
 
 
-# -- what is wanted --
+# -- what is required --
 
 
 @pytest.mark.parametrize("state", list(IncidentState))

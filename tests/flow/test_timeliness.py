@@ -1,4 +1,5 @@
-"""Being late: measured, compared with the scheduler's limit, told once, and `auto` is `approve` until it is over."""
+"""Being late: measured, compared with the scheduler's limit, reported once, and `auto` is `approve` until it is
+over."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -217,7 +218,7 @@ def test_lease_that_is_renewed_in_time_is_never_late(autopilot: SmallAutopilot) 
 def test_silence_that_was_first_seen_too_late_counts_when_the_scheduler_gives_the_node_up(
     tmp_path: Path, beyond: float
 ) -> None:
-    """It tells the time of that; so long before as its limit says the node answered for the last time."""
+    """It reports the time of that; so long before as its limit says the node answered for the last time."""
     autopilot = SmallAutopilot(tmp_path, TRAINING, node_count=5, policy=AUTO)
     autopilot.let_pass(15)
     on(autopilot, WithLimits(autopilot.cluster.scheduler))
@@ -252,7 +253,7 @@ def test_node_that_was_given_up_long_ago_is_not_measured_again(tmp_path: Path) -
 
 
 def test_run_that_acts_while_nobody_looks_finds_that_itself(autopilot: SmallAutopilot) -> None:
-    """The daemon stands still, and a run that it started before comes to its acts."""
+    """The daemon has stopped, and a run that it started before comes to its acts."""
     note_look(autopilot.cluster)
 
     start_run_after(autopilot, LOOK + NOTICING_ROOM + 1)
@@ -264,7 +265,7 @@ def test_run_that_acts_while_nobody_looks_finds_that_itself(autopilot: SmallAuto
     "scheduler",
     [
         pytest.param({"silence": None}, id="nobody is given up"),
-        pytest.param({"silence": 130.0}, id="the limit is too short for any pace: check-config said so"),
+        pytest.param({"silence": 130.0}, id="the limit is too short for any pace: check-config reported so"),
         pytest.param({"is_silent": True}, id="the limits cannot be read"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A process that stands still between its before-entry and its command, while others of the same lease go on."""
+"""A process that has stopped between its before-entry and its command, while others of the same lease continue."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ DRAIN = Action(verb=Verb.DRAIN, incident=INCIDENT, node=GPU1, text=drain_reason(
 
 
 class Interrupted:
-    """A ledger after whose first before-entry something happens, before its caller goes on."""
+    """A ledger after whose first before-entry something happens, before its caller continues."""
 
     def __init__(self, ledger: object, meanwhile: Callable[[], None]) -> None:
         self._ledger, self._meanwhile = ledger, meanwhile

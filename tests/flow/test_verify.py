@@ -60,7 +60,7 @@ def test_node_soaks_first_and_is_returned_then(repaired: SmallAutopilot) -> None
 
 
 class SlowAfterLook:
-    """A fleet whose node tells how it is, and then its caller stands still for a while."""
+    """A fleet whose node shows how it is, and then its caller has stopped for a while."""
 
     def __init__(self, fleet: Fleet, stand_still: Callable[[], None]) -> None:
         self._fleet, self._stand_still = fleet, stand_still

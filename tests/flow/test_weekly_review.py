@@ -151,7 +151,7 @@ def test_two_weeks_together_count_what_each_counts() -> None:
 
     later = review_week(week_of(at(23, 6)), cluster, observatory)
 
-    # What it says of the week before is what that week said of itself.
+    # What it says of the week before is what that week stated of itself.
     own = review_week(WEEK, cluster, observatory).numbers
     assert later.before.failure_count == own.failure_count
     assert later.before.acts == own.acts

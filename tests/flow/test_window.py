@@ -321,7 +321,7 @@ def test_a_panel_that_moved_on_is_the_one_that_is_made_anew(seed: int) -> None:
     for _ in range(40):
         number += draw.choice([1] * 12 + [2, 5, 14])
         begin, end = grid(number - ROWS + 1), grid(number) + timedelta(microseconds=1)
-        if draw.random() < 0.05:  # the process was started anew, and reads the lake
+        if draw.random() < 0.05:  # the process was started again, and reads the lake
             moving = RollingPanel(topology=TOPOLOGY, step_seconds=15, row_count=ROWS)
             for table, parts in kept.items():
                 moving.add(table, joined_rows(parts), at=grid(number))
@@ -405,7 +405,7 @@ def test_allocations_of_the_hours_are_read_with_the_rest(tmp_path: Path) -> None
     assert set(holders(window.panel(AT), "gpu001")[80:]) == {None}
 
 
-# -- what is told --
+# -- what is reported --
 
 
 @pytest.fixture
@@ -657,7 +657,7 @@ def test_a_node_that_was_restarted_is_not_blamed_for_what_it_did_before(autopilo
     cycles.nodes = (booted(N1, grid(1)),)
     cycles.run(2, seen(at=grid(2)), gpu_telemetry=gpu_rows(grid(2), "gpu001"))
     during = len(cycles.conditions)
-    cycles.nodes = None  # the scheduler is silent: what it said of boots stands
+    cycles.nodes = None  # the scheduler is silent: what it stated of boots is
 
     cycles.run(120, seen(at=grid(120)), gpu_telemetry=gpu_rows(grid(120), "gpu001"))
     just_before = len(cycles.conditions)
@@ -776,7 +776,7 @@ def test_a_detector_that_raises_ends_nothing_and_blinds_no_other(autopilot: Smal
     said, during = cycles.problems, {each.node for each in cycles.conditions}
     cycles.run(2, gpu_telemetry=gpu_rows(grid(2), "gpu001", "gpu002", "gpu003"))
 
-    assert count == 2  # what the broken one had said before it failed is worth telling
+    assert count == 2  # what the broken one had reported before it failed is worth telling
     assert said == ("broken failed: ZeroDivisionError: no peers",)
     assert during == {"gpu001", "gpu002", "gpu003"}
     assert (cycles.conditions, cycles.problems) == ([], ())

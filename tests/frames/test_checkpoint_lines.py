@@ -1,4 +1,4 @@
-"""catalogue/checkpoint_lines.csv: every line means what its row says, and a save that has begun is not complete."""
+"""catalogue/checkpoint_lines.csv: every line means what its row says, and a save that has started is not complete."""
 
 from datetime import UTC, datetime
 

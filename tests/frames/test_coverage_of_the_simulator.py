@@ -1,4 +1,4 @@
-"""Two hours of the pretended cluster: nothing is missing while all is well, and what breaks is one line each."""
+"""Two hours of the simulated cluster: nothing is missing while all is well, and what breaks is one line each."""
 
 from datetime import datetime, timedelta
 from pathlib import Path

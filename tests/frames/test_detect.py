@@ -1,4 +1,4 @@
-"""What is told of a node that has booted, not what it did before; and by all detectors but those that fail."""
+"""What is reported a node that has booted, not what it did before; and by all detectors but those that fail."""
 
 from collections.abc import Iterator
 from dataclasses import replace

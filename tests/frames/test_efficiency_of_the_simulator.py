@@ -1,4 +1,4 @@
-"""An hour of the pretended cluster, read as metrics are read: each load gets the verdict that it should."""
+"""An hour of the simulated cluster, read as metrics are read: each load gets the verdict that it should."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -120,7 +120,7 @@ def test_large_timeline_draws_the_bar_in_its_colour_from_begin_to_end() -> None:
 
     left = text_width("INC-0001 gpu003 ")
     (places,) = np.nonzero(pixels[6, left : left + 560] == colours.index(ORANGE))
-    whole_seconds = 600 * 1.04  # a margin stands before the first
+    whole_seconds = 600 * 1.04  # a margin is before the first
     assert places.min() / 560 == pytest.approx(24 / whole_seconds, abs=0.01)
     assert places.max() / 560 == pytest.approx(324 / whole_seconds, abs=0.01)
 

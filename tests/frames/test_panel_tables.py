@@ -1,5 +1,5 @@
-"""Rows of the lake become a panel as its docstring says: keyed by place, gaps as gaps, and nothing told that nobody
-said."""
+"""Rows of the lake become a panel as its docstring says: keyed by place, gaps as gaps, and nothing reported that nobody
+reported."""
 
 import ast
 import itertools

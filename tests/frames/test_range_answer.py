@@ -258,7 +258,7 @@ RIGHT = answer(series([[1700000000, "1"], [1700000015, "2"]]), series([[17000000
         pytest.param(RIGHT.replace(b"],[", b"],{"), "no JSON", id="a brace for a bracket"),
         pytest.param(RIGHT.replace(b'"2"', b'"2\n"'), "no JSON", id="a line break in a value"),
         pytest.param(RIGHT.replace(b'"gpu":"0"', b'"gpu":0', 1), "the label gpu is a int", id="a label without quotes"),
-        pytest.param(RIGHT.replace(b'"gpu"', b'"UUID"', 1), "no JSON", id="a label that stands twice"),
+        pytest.param(RIGHT.replace(b'"gpu"', b'"UUID"', 1), "no JSON", id="a label that occurs twice"),
         pytest.param(RIGHT.replace(b"GPU-1", b"GPU-\xff", 1), "no JSON", id="bytes that are no text"),
     ],
 )

@@ -101,7 +101,7 @@ def test_attempts_that_overlap_say_nothing() -> None:
         pytest.param(HOLD_OFF.total_seconds(), 1000.0, id="Slurm's own delay is part of the wait"),
         pytest.param(HOLD_OFF.total_seconds() + 1, 819.0, id="somebody held it: it waits from the release on"),
         pytest.param(1001.0, 1000.0, id="eligible after its start: not believed"),
-        pytest.param(None, 1000.0, id="not told"),
+        pytest.param(None, 1000.0, id="not reported"),
     ],
 )
 def test_a_wait_begins_when_the_job_may_start(eligible: float | None, waited: float) -> None:

@@ -68,7 +68,7 @@ def drawn(
 
 
 def key_below(pixels: NDArray[np.uint8]) -> int:
-    """Return the row where the key begins: below it every colour stands once."""
+    """Return the row where the key begins: below it every colour is once."""
     return int(pixels.shape[0]) - 40
 
 

@@ -1,4 +1,4 @@
-"""The picture of one incident, and its axis: order is kept, quiet times are cut and said, words stay text."""
+"""The picture of one incident, and its axis: order is kept, quiet times are cut and reported, words stay text."""
 
 import re
 from base64 import b64decode
@@ -74,7 +74,7 @@ def drawn(*rows: StoryRow, title: str = "jobs") -> tuple[str, str]:
     picture = story_picture(
         [StoryLane(title=title, rows=rows), StoryLane(title="nothing", rows=(StoryRow(name=""),))],
         milestones={1: NOW, 2: at(60)},
-        key={Tint.GREEN: "well", Tint.ORANGE: "stands still"},
+        key={Tint.GREEN: "well", Tint.ORANGE: "has stopped"},
         begins_at=NOW,
         ends_at=at(60),
     )
@@ -91,13 +91,13 @@ def test_both_pictures_say_the_same_and_leave_empty_lanes_out() -> None:
         name="job 42",
         bars=(
             StoryBar(begins_at=NOW, ends_at=at(40), tint=Tint.GREEN, word="runs"),
-            StoryBar(begins_at=at(40), ends_at=at(60), tint=Tint.ORANGE, word="stands still"),
+            StoryBar(begins_at=at(40), ends_at=at(60), tint=Tint.ORANGE, word="has stopped"),
         ),
         marks=(Mark(at=at(40), tint=Tint.INK),),
     )
     for svg in drawn(row):
         words = words_of(svg)
-        assert {"job 42", "runs", "well", "stands still"} <= set(words)
+        assert {"job 42", "runs", "well", "has stopped"} <= set(words)
         assert "nothing" not in words
         assert {"1", "2"} <= set(words)
 

@@ -38,7 +38,7 @@ def rank(replica: int, stage: int) -> int:
 
 
 def trace(values: np.ndarray) -> pa.Table:
-    """Return a trace of two micro-batches a step; forward takes a third, and whoever is fast waits in a receive."""
+    """Return a trace of two micro-batches a step; forward takes a third, and anyone who is fast waits in a receive."""
     rows = [
         (replica * values.shape[2] + stage, stage, step, optype, share * values[step, replica, stage])
         for step, replica, stage in np.ndindex(values.shape)

@@ -1,4 +1,4 @@
-"""What became of the time that jobs wanted: the parts add up, weeks add up, and edges cut."""
+"""What became of the time that jobs requested: the parts add up, weeks add up, and edges cut."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -108,7 +108,7 @@ def test_a_job_that_runs_through_and_one_that_waits_on() -> None:
 
     assert parts(work(through)) == (168, 0, 0, 0, 0)
     assert parts(work(waits, breaks=(broken(waits, saved=160, waits_on=True),))) == (160, 0, 0, 8, 0)
-    # Nobody knows that it wanted to go on.
+    # Nobody knows that it meant to continue.
     assert parts(work(waits, breaks=(broken(waits, saved=160),))) == (160, 0, 0, 0, 0)
 
 

@@ -143,7 +143,7 @@ def test_alert_is_evidence_is_silenced_during_planned_work_and_ends(lab: Lab) ->
 
     assert (evidence.observation.node, evidence.observation.signature) == ("gpu003", "NodeRAIDDegraded")
     assert (said, again, ended) == ("silenced gpu003", "nothing to silence", "ended 1 silence(s)")
-    assert len(ledger.evidence_after(0, limit=10)) == 1, "told three times, and one piece of evidence"
+    assert len(ledger.evidence_after(0, limit=10)) == 1, "reported three times, and one piece of evidence"
     assert lab.silencer.ours() == ()
 
 

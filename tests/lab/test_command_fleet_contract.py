@@ -25,7 +25,7 @@ pytestmark = pytest.mark.live
 
 _NODE_COUNT = 2
 _QUICK = {"reboot_seconds": 2.0, "power_on_seconds": 2.0, "gpu_reset_seconds": 1.0}
-"""Longer than a command takes to be told of it; nothing here depends on how much longer."""
+"""Longer than a command takes to be reported it; nothing here depends on how much longer."""
 _ON_NODE = """
 import os, subprocess, sys
 

@@ -41,7 +41,7 @@ WAYS = {
 
 
 class Launches:
-    """Stands where Dagster does: counts whatever asks for a launch, in any way that Dagster would take."""
+    """Is where Dagster does: counts whatever asks for a launch, in any way that Dagster would take."""
 
     def __init__(self) -> None:
         self.count = 0

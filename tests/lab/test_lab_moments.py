@@ -38,7 +38,7 @@ def test_what_is_no_json_and_the_exit_code_pass_through(tmp_path: Path) -> None:
 
 
 def squeue(folder: Path, says: str, *, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run the drill's program before a pretended squeue."""
+    """Run the drill's program before a simulated squeue."""
     (folder / "says").write_text(says)
     real = folder / "real"
     real.write_text(f"#!/bin/sh\ncat {folder}/says\nexit {code}\n")

@@ -1,4 +1,4 @@
-"""Quotas applied to a real Slurm with slurmdbd: a waiting job starts, what runs goes on, and a death is told."""
+"""Quotas applied to a real Slurm with slurmdbd: a waiting job starts, what runs continues, and a death is reported."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

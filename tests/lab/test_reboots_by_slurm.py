@@ -58,7 +58,7 @@ class Site(SlurmWorld):
 
 
 def record(verb: Verb, read_back: NodeStatus) -> ActionRecord:
-    """Return an act as it stands in the ledger once its witness was read."""
+    """Return an act as it is in the ledger once its witness was read."""
     now = SystemClock().now()
     action = Action(verb=verb, incident=CAUSE, node=read_back.node, part="0 forward" if verb is Verb.REBOOT else "")
     outcome = Outcome(kind=OutcomeKind.DONE, witness="", finished_at=now, witnessed_at=read_back.reason_set_at)

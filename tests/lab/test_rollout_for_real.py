@@ -234,7 +234,7 @@ def slurm(tmp_path: Path) -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def hardware(tmp_path: Path) -> Iterator[None]:
-    """The pretended machines of a lab in `tmp_path`, asked as they are there."""
+    """The simulated machines of a lab in `tmp_path`, asked as they are there."""
     process = subprocess.Popen([sys.executable, "-m", lab_hardware.__name__, SERVE, str(tmp_path)])
     try:
         wait_until("the hardware", socket_of(tmp_path).is_socket, timeout_seconds=30.0)

@@ -41,7 +41,7 @@ class AccountedWorld(SlurmWorld):
         subprocess.run(["scancel", job], env=self.cluster.client_environment, check=True, timeout=20)
 
     def let_pass(self, seconds: float) -> None:
-        # Slurm keeps whole seconds, so an attempt must last longer than one to be told from the next.
+        # Slurm keeps whole seconds, so an attempt must last longer than one to be distinguished from the next.
         ends_at = time.monotonic() + seconds
         self.wait_until(lambda: time.monotonic() >= ends_at, seconds + 10)
 

@@ -208,7 +208,7 @@ def test_power_off_leaves_no_process_of_the_node_and_touches_no_other(drill: Dri
 
 @pytest.mark.live
 def test_power_off_ends_an_orphan_that_outlived_its_slurmd(drill: Drill) -> None:
-    """The worst case: slurmd is long gone, and its slurmstepd and the job's processes go on writing."""
+    """The worst case: slurmd is long gone, and its slurmstepd and the job's processes continue writing."""
     (node,) = drill.train("orphan").nodes
     drill.cluster.kill_node(node)
     orphans = drill.cluster.find_processes_of(node)
@@ -239,7 +239,7 @@ def test_declaring_a_silent_node_down_before_its_fence_makes_two_writers_and_the
     drill.scheduler.declare_down(node, reason="INC-1 looks dead")
 
     wait("a second writer", lambda: len({write.writer for write in drill.writes("torn")}) > 1)
-    wait("the first to go on", lambda: bool(find_overlaps(drill.writes("torn"))))
+    wait("the first to continue", lambda: bool(find_overlaps(drill.writes("torn"))))
     watch.stop()
     with pytest.raises(TwoWritersError, match=f"on {node}"):
         watch.refuse_two_writers()

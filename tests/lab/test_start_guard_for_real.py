@@ -1,4 +1,4 @@
-"""The start guard on a real Slurm: no second copy, and no cluster that stands still, whatever is broken around it."""
+"""The start guard on a real Slurm: no second copy, and no cluster that has stopped, whatever is broken around it."""
 
 import subprocess
 import tempfile
@@ -73,7 +73,7 @@ class Guarded:
         return node
 
     def lose(self, node: NodeName) -> None:
-        """Kill the node's slurmd, and let Slurm give the node up at once: its jobs' processes go on."""
+        """Kill the node's slurmd, and let Slurm give the node up at once: its jobs' processes continue."""
         self.cluster.kill_node(node)
         assert self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost").returncode == 0
 
@@ -119,9 +119,9 @@ def test_a_silent_nodes_job_starts_elsewhere_only_after_its_power_is_off(guarded
     guarded.wait("Slurm to give the node up and the guard to hold", lambda: guarded.is_pending_held(job))
     held_for = guarded.comment_of(job)
     wrote_when_held = guarded.writes("silent")[-1].at_microseconds
-    guarded.wait("the orphan to go on", lambda: guarded.writes("silent")[-1].at_microseconds > wrote_when_held)
+    guarded.wait("the orphan to continue", lambda: guarded.writes("silent")[-1].at_microseconds > wrote_when_held)
     guarded.cluster.power_off_node(node)
-    guarded.wait("the job to go on", lambda: guarded.goes_on_away_from("silent", node))
+    guarded.wait("the job to continue", lambda: guarded.goes_on_away_from("silent", node))
 
     assert MARK in held_for
     assert f"{node} still runs" in held_for
@@ -144,7 +144,7 @@ def test_work_that_a_qos_preempts_comes_back_by_itself(guarded: Guarded) -> None
         assert guarded.run("sacctmgr", "-i", *words).returncode == 0
     job = guarded.train("preempted", node_count=4)
     # Preempted while its step begins, it may leave processes that Slurm no longer sees; then it is rightly held.
-    guarded.wait("every node to have begun", lambda: len(guarded.writes("preempted")) >= _WRITES_OF_TWO_SECONDS)
+    guarded.wait("every node to have started", lambda: len(guarded.writes("preempted")) >= _WRITES_OF_TWO_SECONDS)
 
     urgent = guarded.run(
         *("sbatch", "--parsable", "--qos=urgent", "--nodes=4", "--gres=gpu:8", "--output=/dev/null"), "--wrap=sleep 5"
@@ -177,7 +177,7 @@ def test_a_person_lets_a_job_pass(guarded: Guarded) -> None:
 
     let_pass(guarded.guard.settings, job, who="operator", reason="its checkpoints are apart")
 
-    guarded.wait("the job to go on", lambda: guarded.goes_on_away_from("passed", node))
+    guarded.wait("the job to continue", lambda: guarded.goes_on_away_from("passed", node))
 
 
 def test_what_somebody_took_over_is_not_let_go(guarded: Guarded) -> None:
@@ -329,7 +329,7 @@ def test_the_task_of_an_array_that_has_the_arrays_own_id_is_held_alone(guarded: 
     if not broken:
         guarded.cluster.power_off_node(NodeName(node))
         guarded.wait(
-            "that task to go on",
+            "that task to continue",
             lambda: f"{array} RUNNING" in guarded.run("squeue", "-h", "-j", array, "-o", "%A %T").stdout,
         )
 

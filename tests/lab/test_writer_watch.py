@@ -200,7 +200,7 @@ def test_watch_that_cannot_read_says_so(log: Path) -> None:
 
     wait_until("the watch to give up", lambda: _has_refused(watch), timeout_seconds=60.0)
     watch.stop()
-    with pytest.raises(TwoWritersError, match="cannot go on: line 1 of a write log is 'what is this'"):
+    with pytest.raises(TwoWritersError, match="cannot continue: line 1 of a write log is 'what is this'"):
         watch.refuse_two_writers()
 
 

@@ -27,7 +27,7 @@ def line(
     wanted: float = 45,
     limit: int | None = 32,
     kind: GpuType = H100,
-    reason: str = "it wanted 45 GPUs on the last full day, and others left theirs unused.",
+    reason: str = "it requested 45 GPUs on the last full day, and others left theirs unused.",
 ) -> ProposedQuota:
     return ProposedQuota(
         team=TeamName(team), gpu_type=kind, limit=limit, before=before, after=after, guarantee=guarantee, most=96,

@@ -85,7 +85,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
 
 
 def _open_rollout(cluster: Cluster, *, at: datetime) -> None:
-    """Open a rollout of three waves, a day each, of which the last has no time foreseen."""
+    """Open a rollout of three waves, a day each, of which the last has no time expected."""
     opened = rollout(1)
     first, second, third = opened.waves
     waves = (

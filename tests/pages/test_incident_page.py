@@ -57,7 +57,7 @@ class Markup(HTMLParser):
 
 
 def story(directory: Path, text: str) -> tuple[SmallAutopilot, Incident]:
-    """Return an incident in whose every field that others may fill stands `text`, with acts of every outcome."""
+    """Return an incident in whose every field that others may fill is `text`, with acts of every outcome."""
     autopilot = SmallAutopilot(directory, node_count=1)
     ledger = autopilot.cluster.ledger
     job = JobAttempt(job=JobId("42"), started_at=after(-3600))
@@ -178,7 +178,7 @@ def test_page_says_what_a_reader_asks_for_in_this_order(evil: str) -> None:
         "Blast radius",
         "Who waited for whom",
         "Cost",
-        "Who said yes",
+        "Who approved",
         "Not known",
         "The ledger, line by line",
     ]

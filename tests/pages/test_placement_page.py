@@ -1,4 +1,4 @@
-"""The page of placement: what is said stands on top, tables are short, and a day without data says what fills it."""
+"""The page of placement: what is reported is on top, tables are short, and a day without data says what fills it."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The page of quotas: what changes comes first, what happens next is said, and words of others stay text."""
+"""The page of quotas: what changes comes first, what happens next is reported, and words of others stay text."""
 
 import re
 from dataclasses import replace

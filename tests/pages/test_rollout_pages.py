@@ -1,4 +1,4 @@
-"""Pages of rollouts: what stands there in each state, what a person can say, and words of others that stay text."""
+"""Pages of rollouts: what is there in each state, what a person can say, and words of others that stay text."""
 
 import re
 from base64 import b64decode

@@ -1,6 +1,6 @@
 """What every fleet adapter must do: one suite, run on the simulator and on real machines.
 
-A subclass provides the `world` fixture and nothing else. What only one adapter does stands in its own tests.
+A subclass provides the `world` fixture and nothing else. What only one adapter does is in its own tests.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class FleetWorld(Protocol):
         ...
 
     def order(self) -> InstallOrder:
-        """Return what can be installed on each node, does not run there yet, and runs once the driver is loaded anew;
+        """Return what can be installed on each node, does not run there yet, and runs once the driver is loaded again;
         skip the test where nothing is installed."""
         ...
 
@@ -173,7 +173,7 @@ class FleetContract:
         with pytest.raises(SourceRefused):
             world.fleet.reset_gpu(world.node_names[0], UNKNOWN_GPU)
 
-    # -- installing anew --
+    # -- installing again --
 
     def test_node_that_was_installed_anew_has_booted(self, world: FleetWorld) -> None:
         node = world.node_names[0]
@@ -182,7 +182,7 @@ class FleetContract:
         try:
             world.fleet.reimage(node, reason="INC-7 Xid 79")
         except SourceRefused:
-            pytest.skip("no command that installs a node anew is configured here")
+            pytest.skip("no command that installs a node again is configured here")
 
         world.wait_until(lambda: _boot_id(world, node) not in (None, before.boot_id), BOOT_SECONDS)
         assert world.fleet.inspect(node).booted_at > before.booted_at

@@ -36,7 +36,7 @@ def watts(rows: object) -> list[tuple[object, ...]]:
 
 
 def many(nodes: Iterable[str], seconds: Iterable[int]) -> pa.Table:
-    """Return a row per node and time, with a power that tells them apart."""
+    """Return a row per node and time, with a power that distinguishes them."""
     times = list(seconds)
     return table(
         *(

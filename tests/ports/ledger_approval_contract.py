@@ -1,4 +1,4 @@
-"""What every ledger holds of a yes: who, where, until when, and one for each link."""
+"""What every ledger holds of an approval: who, where, until when, and one for each link."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
 """What every ledger must do: one suite, run on SQLite and, marked `live`, on PostgreSQL.
 
 A subclass provides the fixture `ledger`, fresh for each test. What needs several processes, a damaged file or a second
-ledger on the same database stands in the adapter's own tests.
+ledger on the same database is in the adapter's own tests.
 """
 
 from dataclasses import replace

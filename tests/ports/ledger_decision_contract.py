@@ -87,13 +87,13 @@ class LedgerDecisionContract:
     def test_decided_through_never_goes_back(self, ledger: Ledger) -> None:
         decide(ledger, through=4)
 
-        with pytest.raises(LedgerError, match="go back"):
+        with pytest.raises(LedgerError, match="roll back"):
             decide(ledger, through=3)
 
     def test_known_plan_in_other_words_keeps_its_first_wording(self, ledger: Ledger) -> None:
         decide(ledger, plans=(plan(1, drain(1)),))
 
-        decide(ledger, plans=(replace(plan(1, drain(1)), effects=("two jobs go on",)),))
+        decide(ledger, plans=(replace(plan(1, drain(1)), effects=("two jobs continue",)),))
 
         assert ledger.plan(PlanId("PLAN-1")) == plan(1, drain(1))
 
@@ -153,7 +153,7 @@ class LedgerDecisionContract:
 
     def test_incident_changes_along_its_life_cycle(self, ledger: Ledger) -> None:
         decide(ledger, incident(1))
-        acting = advance(incident(1), IncidentEvent.PLAN_BEGUN, at=NOW + SECOND, note="plan begun")
+        acting = advance(incident(1), IncidentEvent.PLAN_BEGUN, at=NOW + SECOND, note="plan started")
 
         ledger.change_incident(acting, actor="autopilot", now=NOW + SECOND)
 

@@ -306,9 +306,9 @@ class LedgerRolloutContract:
         paused = replace(opened, state=RolloutState.PAUSED, since=NOW + SECOND)
         change(ledger, paused)
 
-        change(ledger, replace(paused, reason="told again"), actor=AUTOPILOT)
+        change(ledger, replace(paused, reason="reported again"), actor=AUTOPILOT)
 
-        assert ledger.rollout(opened.rollout) == replace(paused, reason="told again")
+        assert ledger.rollout(opened.rollout) == replace(paused, reason="reported again")
 
     @pytest.mark.parametrize(
         ("try_number", "step", "is_taken"),
@@ -370,7 +370,7 @@ class LedgerRolloutContract:
         opened = rollout(1)
         present = node(1, "gpu002", wave=2)
         ledger.open_rollout(opened, (present,), plan=rollout_plan(opened), release=RELEASE, actor="ada", now=NOW)
-        after = replace(present, wave=wave, since=NOW if wave == 2 else NOW + HOUR, reason="put off")
+        after = replace(present, wave=wave, since=NOW if wave == 2 else NOW + HOUR, reason="postponed")
 
         if is_taken:
             change(ledger, None, after)

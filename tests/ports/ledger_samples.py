@@ -77,7 +77,7 @@ def plan(number: int, *actions: Action) -> IncidentPlan:
         response=Response.REBOOT_NODE,
         actions=actions,
         reason="Xid 79",
-        effects=("job 42 goes on until it ends",),
+        effects=("job 42 continues until it ends",),
         rejected_alternatives=(),
     )
 

@@ -1,6 +1,6 @@
 """What every logs adapter must do: one suite, run on the simulator and on real log files.
 
-A subclass provides the `world` fixture and nothing else. What only one adapter does (rotation, torn files) stands in
+A subclass provides the `world` fixture and nothing else. What only one adapter does (rotation, torn files) is in
 its own tests.
 """
 

@@ -1,6 +1,6 @@
 """What every notifier must do: one suite, run on the file and on Apprise with a real HTTP receiver.
 
-A subclass provides the `world` fixture and nothing else. What only one adapter does stands in its own tests.
+A subclass provides the `world` fixture and nothing else. What only one adapter does is in its own tests.
 """
 
 from dataclasses import replace

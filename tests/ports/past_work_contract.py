@@ -1,4 +1,4 @@
-"""What everybody who tells of past jobs must do: one suite, on the lake and on rows in memory.
+"""What everybody who reports past jobs must do: one suite, on the lake and on rows in memory.
 
 A subclass keeps the rows of `ALLOCATIONS` and `STEPS` and gives the fixture `past`: two jobs through three hours, each
 on a node of its own.
@@ -32,12 +32,12 @@ STEPS = tuple(
 
 
 def allocations(past: PastWork, *nodes: str, start: datetime = NOON, end: datetime = END) -> set[tuple[object, ...]]:
-    """Return node and hour of what is told: the same row may come twice."""
+    """Return node and hour of what is reported: the same row may come twice."""
     return _rows(past.allocations(nodes=[NodeName(each) for each in nodes], start=start, end=end), ("node", "time"))
 
 
 def steps(past: PastWork, *jobs: str, start: datetime = NOON, end: datetime = END) -> set[tuple[object, ...]]:
-    """Return device and time of what is told."""
+    """Return device and time of what is reported."""
     return _rows(past.steps(jobs=[JobId(each) for each in jobs], start=start, end=end), ("device", "time"))
 
 

@@ -88,7 +88,7 @@ def move(
     token: str | None = None,
     sent: tuple[SentChange, ...] = (),
 ) -> ProposalRecord:
-    """Let events happen to a proposal, one after another; `sent` is told with the first."""
+    """Let events happen to a proposal, one after another; `sent` is reported with the first."""
     for number, event in enumerate(events):
         record = ledger.change_proposal(
             record.name,

@@ -21,7 +21,7 @@ SOON_SECONDS = 60.0
 
 
 class QuotasWorld(Protocol):
-    """A cluster on which limits hold, with one type of GPU or none told apart, and no job_submit plugin.
+    """A cluster on which limits hold, with one type of GPU or none distinguished, and no job_submit plugin.
 
     Each test finds every account without a limit and with a share of its own.
     """

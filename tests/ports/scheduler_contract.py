@@ -1,7 +1,7 @@
 """What every scheduler adapter must do: one suite, run on the simulator and on real servers.
 
 A subclass provides the `world` fixture and nothing else. What only one scheduler does (its messages, its quirks)
-stands in that adapter's own tests.
+is in that adapter's own tests.
 """
 
 from collections.abc import Callable
@@ -185,7 +185,7 @@ class SchedulerContract:
     # -- drain and resume --
 
     def test_drain_is_read_back_with_its_reason_and_running_jobs_go_on(self, world: SchedulerWorld) -> None:
-        job = world.submit(name="goes on", node_count=2, workload=Workload.TRAINING)
+        job = world.submit(name="continues", node_count=2, workload=Workload.TRAINING)
         before = _await_running(world, job)
 
         world.scheduler.drain(before.nodes, reason=REASON)

@@ -1,6 +1,6 @@
 """What every telemetry adapter must do: one suite, run on the simulator and on a real Prometheus.
 
-A subclass provides the `world` fixture and nothing else. What only one adapter does stands in its own tests.
+A subclass provides the `world` fixture and nothing else. What only one adapter does is in its own tests.
 """
 
 from datetime import UTC, datetime, timedelta

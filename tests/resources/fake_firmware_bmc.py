@@ -64,7 +64,7 @@ class FirmwareBmc(FakeBmc):
         self.tasks[number].update({"TaskState": state, "PercentComplete": percent, **more})
 
     def restart(self) -> None:
-        """Forget the tasks, and count them anew."""
+        """Forget the tasks, and count them again."""
         self.tasks.clear()
         self.next_task = 0
 

@@ -146,7 +146,7 @@ class FakeGuardSlurm:
         (self._directory / "jobs" / (self._directory / "late").read_text().strip() / "priority").write_text("0\n")
 
     def answer_as(self, node: str, *, ages_seconds: Sequence[float], when: Callable[[], object] = lambda: None) -> None:
-        """Let a node answer once `when` returned, whoever asks; a node that this was not called for does not."""
+        """Let a node answer once `when` returned, no matter who asks; a node that this was not called for does not."""
         listening = socket.create_server(("127.0.0.1", 0))
         with (self._directory / "addresses").open("a") as file:
             file.write(f"{node} 127.0.0.1 {listening.getsockname()[1]}\n")

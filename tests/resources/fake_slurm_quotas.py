@@ -38,11 +38,11 @@ class FakeSlurm:
         self.asked: list[Sequence[str]] = []
         self.environments: list[Mapping[str, str]] = []
         self.before_modify: Callable[[int], None] = lambda _: None
-        """Told the number of each command that modifies, from 1, before it is looked at."""
+        """Reported the number of each command that modifies, from 1, before it is looked at."""
         self.is_database_up = True
         self.is_privileged = True
         self.forgets_to_tell: set[str] = set()
-        """Accounts of which slurmctld is never told."""
+        """Accounts of which slurmctld is never reported."""
         self.waiting_job: WaitingJob = lambda _: WAITING_JOBS[0]
         """What a held job looks like, by the words of its sbatch; None: it is refused."""
         self._jobs: dict[str, str] = {}

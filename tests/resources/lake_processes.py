@@ -111,7 +111,7 @@ def close_many(root: Path, writer: int, count: int) -> None:
 
 
 def write_within_limit(root: Path, limit_bytes: int) -> None:
-    """Exit with 0 if a file above the limit is told as what it is."""
+    """Exit with 0 if a file above the limit is reported as what it is."""
     import resource
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -167,7 +167,7 @@ class LedgerAuditContract:
             pytest.param("DELETE FROM rollout_nodes WHERE node = 'gpu003'", "gpu003", id="one node removed"),
             pytest.param("UPDATE rollout_nodes SET stage = 'skipped'", "stage", id="node disowned"),
             pytest.param("UPDATE rollout_nodes SET seq = 1 WHERE node = 'gpu001'", "seq", id="node's line"),
-            pytest.param("UPDATE rollout_nodes SET body = replace(body, '570', '571')", "body", id="the way back"),
+            pytest.param("UPDATE rollout_nodes SET body = replace(body, '570', '571')", "body", id="the rollback"),
             pytest.param(
                 "UPDATE rollout_nodes SET node = 'gpu9' WHERE node = 'gpu002'", "did not record it", id="node renamed"
             ),

@@ -144,7 +144,7 @@ def change_and_die(url: str, name: str) -> NoReturn:
 
 def die() -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("a process that was killed goes on")
+    raise AssertionError("a process that was killed continues")
 
 
 def do(deed: Callable[[str, str], int], url: str, name: str, answer: Connection) -> None:

@@ -1,4 +1,4 @@
-"""A bench for tests of a node: tools that answer as they are told, and a node whose files are a directory."""
+"""A bench for tests of a node: tools that answer as they are notified, and a node whose files are a directory."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

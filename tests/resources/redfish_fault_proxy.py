@@ -1,4 +1,4 @@
-"""Stands between us and a BMC that works, and lets it fail as BMCs do: away, slow, busy, cut off, lying.
+"""Is between us and a BMC that works, and lets it fail as BMCs do: away, slow, busy, cut off, lying.
 
 Over HTTP on the loopback, one connection a request. What the BMC would have done it does, unless the fault keeps the
 request from it.
@@ -20,7 +20,7 @@ class Kind(Enum):
     AWAY = "the connection is closed, and the BMC hears nothing"
     LOST = "the BMC does it, and its answer is lost"
     SLOW = "the BMC hears it once the proxy ends"
-    SLOW_ANSWER = "the BMC does it, and its answer comes once it is let go"
+    SLOW_ANSWER = "the BMC does it, and its answer comes once it is released"
     BUSY = "503 with Retry-After, and the BMC hears nothing"
     GONE = "404, and the BMC hears nothing"
     CUT = "the answer ends in its middle"
@@ -120,7 +120,7 @@ def serve_proxy(upstream: str) -> Iterator[FaultProxy]:
                 connection.close()
 
         def _answer(self, status: int, headers: dict[str, str], content: bytes, length: int | None = None) -> None:
-            with suppress(OSError):  # whoever asked may have gone
+            with suppress(OSError):  # anyone who asked may have gone
                 self.send_response(status)
                 for name, value in headers.items():
                     self.send_header(name, value)

@@ -24,7 +24,7 @@ from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.resources.node.nvml import read_all
 from ops_pipelines.resources.nvml import NvmlMetrics
 
-told = {}
+reported = {}
 for name, path in json.loads(sys.argv[1]).items():
     os.environ["NVML_STUB_VALUES"] = path
     at = SystemClock().now()
@@ -33,8 +33,8 @@ for name, path in json.loads(sys.argv[1]).items():
         body, notes = page.body.decode(), list(page.notes)
     except SourceUnavailable as problem:
         body, notes = "", [str(problem)]
-    told[name] = {"check": read_all("gpu003"), "page": body, "notes": notes}
-print(json.dumps(told))
+    reported[name] = {"check": read_all("gpu003"), "page": body, "notes": notes}
+print(json.dumps(reported))
 """
 
 

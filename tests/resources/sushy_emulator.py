@@ -1,7 +1,7 @@
 """The emulated BMC of OpenStack's sushy-tools, as a process of its own on the loopback.
 
 Its fake machines keep no firmware version; the configuration, which is Python, teaches them to. It knows one task,
-which is always complete, and no inventory: the BIOS version stands in the system.
+which is always complete, and no inventory: the BIOS version is in the system.
 
 Skips where sushy-tools is not installed, unless OPS_PIPELINES_REQUIRE_SERVERS=1 says it must be there.
 """
@@ -60,7 +60,7 @@ def run_emulator(directory: Path) -> Iterator[str]:
             reader.start()
             yield address
         finally:
-            # Killed, not asked: whoever started these tests with SIGTERM ignored would wait for it for ever.
+            # Killed, not asked: anyone who started these tests with SIGTERM ignored would wait for it for ever.
             process.kill()
             process.wait()
             if reader.ident is not None:

@@ -1,4 +1,4 @@
-"""Silences over HTTP: what is sent, and what is told of answers that are none. The real one is tests/lab's."""
+"""Silences over HTTP: what is sent, and what is reported answers that are none. The real one is tests/lab's."""
 
 import json
 import re
@@ -177,7 +177,7 @@ def test_alertmanager_that_has_just_started_knows_nothing_yet(
     desk.body = json.dumps({"uptime": (NOW - timedelta(minutes=minutes)).isoformat()})
 
     if is_told:
-        with pytest.raises(SourceNonsense, match="no list"):  # it goes on to ask for the alerts
+        with pytest.raises(SourceNonsense, match="no list"):  # it continues to ask for the alerts
             silencer(url).standing_alerts()
     else:
         assert silencer(url).standing_alerts() is None

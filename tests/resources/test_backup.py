@@ -1,4 +1,4 @@
-"""Backups and their way back: what is in one, what is refused, what is lost and said, and a kill at each step."""
+"""Backups and their rollback: what is in one, what is refused, what is lost and reported, and a kill at each step."""
 
 import json
 import os
@@ -441,7 +441,7 @@ def test_state_directory_that_cannot_be_made_is_refused(site: Site) -> None:
 def test_restore_killed_at_any_step_leaves_one_of_the_two_whole_and_can_be_done_again(site: Site) -> None:
     backup = site.back_up()
     site.use(3, until=timedelta(minutes=5))
-    lose(site)  # In its place an empty one is made by whoever looks.
+    lose(site)  # In its place an empty one is made by anyone who looks.
     site.open().close()
     step, ended, was_there = 1, -signal.SIGKILL, set()
     while ended == -signal.SIGKILL:
@@ -470,7 +470,8 @@ def test_restore_killed_at_any_step_leaves_one_of_the_two_whole_and_can_be_done_
 
 
 def as_before_the_upgrade(site: Site) -> None:
-    """Put a ledger there as the version before had it: made by its migrations, with incidents open and an act begun."""
+    """Put a ledger there as the version before had it: made by its migrations, with incidents open and an act
+    started."""
     lose(site)
     (site.config.state_directory / "ledger_seen.json").unlink()
     engine = create_engine(site.url)

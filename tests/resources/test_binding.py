@@ -1,4 +1,4 @@
-"""A dataclass bound to a section of a file: what its keys are, what they become, and where each fault is told."""
+"""A dataclass bound to a section of a file: what its keys are, what they become, and where each fault is reported."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""capacity.yaml and the section `capacity` of policy.yaml: what they become, and how every fault is told."""
+"""capacity.yaml and the section `capacity` of policy.yaml: what they become, and how every fault is reported."""
 
 from collections.abc import Callable
 from datetime import date, timedelta

@@ -112,7 +112,7 @@ def test_a_check_whose_process_lives_is_running_and_lets_no_other_begin(runs: Ch
     [
         pytest.param({"pid": 2**22 + 1}, id="no such process"),
         pytest.param({"pid": os.getpid(), "boot_id": "another"}, id="before the last boot"),
-        pytest.param({"pid": os.getpid(), "began": "1"}, id="its number was given anew"),
+        pytest.param({"pid": os.getpid(), "began": "1"}, id="its number was given again"),
     ],
 )
 def test_a_check_whose_process_is_gone_was_cut_short(
@@ -357,7 +357,7 @@ def test_a_tool_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> Non
     note = tmp_path / "pid"
     program = (
         "import subprocess, sys, time; child = subprocess.Popen(['sleep', '60']);"
-        "open(sys.argv[1], 'w').write(str(child.pid)); print('begun', flush=True); time.sleep(60)"
+        "open(sys.argv[1], 'w').write(str(child.pid)); print('started', flush=True); time.sleep(60)"
     )
 
     answer = run_tool((sys.executable, "-c", program, str(note)), limit_seconds=0.5)

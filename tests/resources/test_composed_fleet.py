@@ -223,7 +223,7 @@ def test_a_means_that_is_configured_no_more_is_not_taken_for_done(site: Site, tm
 
 
 def read(site: Site) -> InstallReport:
-    """What a process that has just begun is told."""
+    """What a process that has just started is reported."""
     report = site.opened().read_install(NODE, key=KEY)
     assert report is not None
     return report

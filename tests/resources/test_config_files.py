@@ -1,4 +1,4 @@
-"""cluster.yaml, policy.yaml and the catalogue: what they become, and how their faults are told."""
+"""cluster.yaml, policy.yaml and the catalogue: what they become, and how their faults are reported."""
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, time, timedelta
@@ -332,7 +332,7 @@ def test_no_window_declared_and_none_at_all_are_two_things(
 
 def test_every_limit_of_the_domain_has_a_key_of_the_same_name() -> None:
     # What is decided about nodes alone is in `Policy`; the other sections have readers of their own.
-    # What the site has no means for stands in cluster.yaml.
+    # What the site has no means for is in cluster.yaml.
     stated = {field.name for field in fields(Policy)} - {"lacking"}
     assert stated == set(policy_file.POLICY.keys) - {"quotas", "advice", "capacity"}
     for values, section in (
@@ -628,7 +628,7 @@ def test_host_list_that_is_none_is_refused(text: str) -> None:
     ("code", "response"),
     [
         pytest.param(13, Response.NOTIFY_OWNER, id="illegal access is the job's"),
-        pytest.param(43, Response.NOTIFY_OWNER, id="43 tells the owner and touches no node"),
+        pytest.param(43, Response.NOTIFY_OWNER, id="43 notifies the owner and touches no node"),
         pytest.param(45, Response.MONITOR, id="45 alone never acts"),
         pytest.param(48, Response.RESET_GPU, id="double-bit error"),
         pytest.param(63, Response.RESET_GPU, id="a remap recorded waits for the end of the job"),

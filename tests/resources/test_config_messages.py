@@ -1,4 +1,4 @@
-"""`notifier` in cluster.yaml: how quiet the autopilot is, and the faults that are told with their remedy."""
+"""`notifier` in cluster.yaml: how quiet the autopilot is, and the faults that are reported with their remedy."""
 
 from dataclasses import replace
 from datetime import UTC, time, timedelta

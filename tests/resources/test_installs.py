@@ -45,7 +45,7 @@ def test_back_a_node_gets_the_words_and_the_artifact_of_the_version_that_it_had(
         pytest.param(
             order(change(rollback=("x", "{artifact}")), direction=Direction.BACK, version="570"),
             "no artifact of 570",
-            id="no artifact on the way back",
+            id="no artifact on rollback",
         ),
         pytest.param(order(change("x", "{weather}")), "filled with nothing", id="unknown placeholder"),
         pytest.param(order(change("{artifact}", artifact=image("/a"))), "must be fixed", id="program from outside"),

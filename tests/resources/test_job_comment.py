@@ -73,7 +73,7 @@ def test_comment_says_what_makes_sense(comment: str, said: JobComment) -> None:
             id="who says when it saved does save, whatever else",
         ),
         pytest.param("ckpt=None", JobComment(checkpointing=Checkpointing.NO), id="upper case"),
-        pytest.param('{"ckpt": null}', JobComment(), id="null is not said"),
+        pytest.param('{"ckpt": null}', JobComment(), id="null is not reported"),
         pytest.param("service=", JobComment(), id="service without a name"),
         pytest.param("service=" + "x" * 63, JobComment(service="x" * 63), id="service of 63"),
         pytest.param("service=" + "x" * 64, JobComment(), id="service of 64"),

@@ -196,7 +196,7 @@ def test_rows_added_to_an_hour_that_is_not_over_wait_for_its_close(tmp_path: Pat
     lake = ParquetLake(tmp_path / "lake", clock=clock)
     cycle = "cycle=20261121T070015Z.parquet"
 
-    clock.set_back(1.0)  # the node that told of this hour was ahead
+    clock.set_back(1.0)  # the node that reported this hour was ahead
     counts = [lake.add(TABLE, table(gpu("a", 0)))]
     clock.wait(2.0)
     counts.append(lake.add(TABLE, table(gpu("a", 0), gpu("b", 0))))

@@ -1,4 +1,4 @@
-"""Processes that die or meet in the lake: readers see whole rows, old or new, and whoever repeats ends the same."""
+"""Processes that die or meet in the lake: readers see whole rows, old or new, and anyone who repeats ends the same."""
 
 import shutil
 import signal

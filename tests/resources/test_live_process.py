@@ -28,7 +28,7 @@ PATIENCE = 200
 
 
 class Stopwatch:
-    """Stands still until it is moved on."""
+    """Has stopped until it is moved on."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -60,7 +60,7 @@ class SteppedClock:
 
 
 def tend_until(process: LiveProcess, wanted: str) -> LiveNews:
-    """Tend as a sensor does until the news say what is wanted."""
+    """Tend as a sensor does until the news say what is required."""
     pause = threading.Event()
     for _ in range(PATIENCE):
         news = process.tend()

@@ -139,9 +139,9 @@ def test_name_that_is_no_node_name_reaches_no_command(name: str) -> None:
     ],
 )
 def test_only_exit_code_77_is_a_clear_no(returncode: int, error: type[Exception]) -> None:
-    program = f"import sys; print('said so', file=sys.stderr); sys.exit({returncode})"
+    program = f"import sys; print('reported so', file=sys.stderr); sys.exit({returncode})"
 
-    with pytest.raises(error, match="said so"):
+    with pytest.raises(error, match="reported so"):
         fleet(power_on=python(program, "{node}")).power_on(NODE)
 
 
@@ -187,12 +187,12 @@ def test_power_state_without_sense_is_nonsense(text: str) -> None:
         pytest.param({"power_off": ["x", "{node}", "{reason}"]}, "filled with nothing", id="no reason there"),
         pytest.param({"reboot": ["x", "{node}", "why={reason}"]}, "word alone", id="reason inside a word"),
         pytest.param({"reboot": ["/usr/bin/ssh", "{node}", "{reason}"]}, "shell", id="reason to a remote shell"),
-        pytest.param({"reimage": ["ssh", "{node}", "{reason}"]}, "shell", id="reason to a remote shell, anew"),
+        pytest.param({"reimage": ["ssh", "{node}", "{reason}"]}, "shell", id="reason to a remote shell, again"),
         pytest.param({"reboot": ["sudo", "ssh", "{node}", "{reason}"]}, "to ssh, which", id="behind sudo"),
         pytest.param({"reboot": ["timeout", "5", "/bin/Bash", "{node}", "{reason}"]}, "shell", id="behind a limit"),
         pytest.param({"reboot": ["env", "-S", "rsh x", "{node}", "{reason}"]}, "to rsh, which", id="in one word"),
         pytest.param({"reboot": ["mosh", "{node}", "{reason}"]}, "shell", id="reason to another remote shell"),
-        pytest.param({"reimage": ["x"]}, "must name {node}", id="anew, and no target"),
+        pytest.param({"reimage": ["x"]}, "must name {node}", id="again, and no target"),
         pytest.param({"start_check": ["x", "{node}", "{suite}"]}, "must name {key}", id="tests without a key"),
         pytest.param({"start_check": ["x", "{node}", "{key}"]}, "{suite} or {tests}", id="no tests named"),
         pytest.param({"start_check": ["x", "{node}", "{key}", "{suite}", "{reason}"]}, "filled with nothing", id="why"),

@@ -1,4 +1,4 @@
-"""Messages: what reaches a channel, what a receipt says, and that no secret is told."""
+"""Messages: what reaches a channel, what a receipt says, and that no secret is reported."""
 
 import json
 import threading
@@ -34,7 +34,7 @@ class StoppedClock:
 
 
 class Webhook:
-    """Keeps what is posted to it; answers 500 once told to fail."""
+    """Keeps what is posted to it; answers 500 once instructed to fail."""
 
     def __init__(self) -> None:
         self.posted: list[dict[str, object]] = []

@@ -1,4 +1,4 @@
-"""The pause beside the ledger: whatever stands under its name means paused; only no file means that nobody paused."""
+"""The pause beside the ledger: whatever is under its name means paused; only no file means that nobody paused."""
 
 import errno
 import os

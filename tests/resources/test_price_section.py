@@ -1,4 +1,4 @@
-"""The section `prices` and what racks say of what was bought: exact amounts, and a price for everything that stands."""
+"""The section `prices` and what racks say of what was bought: exact amounts, and a price for everything that is."""
 
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction

@@ -1,4 +1,5 @@
-"""projects.yaml: what it becomes beside the projects of teams.yaml, how faults are told, and what holds meanwhile."""
+"""projects.yaml: what it becomes beside the projects of teams.yaml, how faults are reported, and what holds
+meanwhile."""
 
 from dataclasses import replace
 from datetime import date
@@ -182,7 +183,7 @@ def test_an_emptied_file_of_capacity_leaves_what_it_said_before(tmp_path: Path) 
 
     assert found.capacity is not None
     assert found.capacity.room_limit_watts == 5
-    assert "capacity.yaml cannot be used as it is, and what it said before is in force" in found.trouble
+    assert "capacity.yaml cannot be used as it is, and what it reported before is in force" in found.trouble
 
 
 def test_the_same_name_for_two_types_of_gpu_is_one_project_of_two_entries(tmp_path: Path) -> None:
@@ -219,8 +220,8 @@ def test_a_broken_file_leaves_what_it_said_before_and_says_so(tmp_path: Path) ->
     assert before.trouble == ""
     assert before.projects == after.projects
     assert after.capacity == before.capacity
-    assert "capacity.yaml cannot be used as it is, and what it said before is in force" in after.trouble
-    assert "projects.yaml cannot be used as it is, and what it said before is in force" in after.trouble
+    assert "capacity.yaml cannot be used as it is, and what it reported before is in force" in after.trouble
+    assert "projects.yaml cannot be used as it is, and what it reported before is in force" in after.trouble
     assert told(site(tmp_path)).trouble == ""
 
 

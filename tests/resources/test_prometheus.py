@@ -1,4 +1,4 @@
-"""Prometheus: what is asked, what comes back, and what is told when nothing believable does."""
+"""Prometheus: what is asked, what comes back, and what is reported when nothing believable does."""
 
 import base64
 import json

@@ -1,4 +1,5 @@
-"""Ranges from a store: how a stretch is cut, what is tried again, and what is told when nothing believable comes."""
+"""Ranges from a store: how an interval is cut, what is tried again, and what is reported when nothing believable
+comes."""
 
 import json
 import threading
@@ -273,8 +274,8 @@ def test_next_slice_is_asked_for_when_the_caller_wants_it(store: Store, clock: P
         pytest.param(Answer(status=502, body=b"<html>"), id="502"),
         pytest.param(Answer(status=503, body=b"{}"), id="503"),
         pytest.param(Answer(status=429, body=b""), id="too many requests"),
-        pytest.param(Answer(cut_to=40), id="cut, the length is told"),
-        pytest.param(Answer(cut_to=40, is_length_told=False), id="cut, the length is not told"),
+        pytest.param(Answer(cut_to=40), id="cut, the length is reported"),
+        pytest.param(Answer(cut_to=40, is_length_told=False), id="cut, the length is not reported"),
     ],
 )
 def test_what_may_pass_is_asked_again_and_nothing_comes_twice(
@@ -561,7 +562,7 @@ def hour_of_rows() -> list[Row]:
 @pytest.mark.parametrize(
     ("start_store", "last"),
     [
-        # The last sample of GPU-2 stands 4 s after point 119; the look-back of 60 s keeps it to point 123.
+        # The last sample of GPU-2 is 4 s after point 119; the look-back of 60 s keeps it to point 123.
         pytest.param(start_prometheus, 123, id="Prometheus"),
         # A bare selector of VictoriaMetrics looks back for as long as the series' own interval only.
         pytest.param(start_victoria_metrics, 120, id="VictoriaMetrics"),

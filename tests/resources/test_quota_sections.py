@@ -1,4 +1,4 @@
-"""Both sections `quotas`: what they become, that the shipped files state the defaults, and how faults are told."""
+"""Both sections `quotas`: what they become, that the shipped files state the defaults, and how faults are reported."""
 
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta

@@ -114,7 +114,7 @@ def test_power_that_is_cut_and_given_again_is_witnessed(bmc: FakeBmc, power: Red
         pytest.param("PoweringOn", ["ForceOff"], [], PowerState.UNKNOWN),
         pytest.param("Paused", ["ForceOff"], ["On"], PowerState.UNKNOWN),
         pytest.param("Asleep", ["ForceOff"], ["On"], PowerState.UNKNOWN),
-        pytest.param(None, ["ForceOff"], ["On"], PowerState.UNKNOWN, id="not told"),
+        pytest.param(None, ["ForceOff"], ["On"], PowerState.UNKNOWN, id="not reported"),
     ],
 )
 def test_command_is_sent_once_and_only_where_the_state_calls_for_it(

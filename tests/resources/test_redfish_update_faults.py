@@ -1,6 +1,6 @@
 """Firmware over Redfish when the BMC fails as BMCs do: on the emulator of sushy-tools, and on a BMC whose tasks last.
 
-Between us and either stands the fault proxy. Whatever it does, an image is taken at most once, a lie is not believed,
+Between us and either is the fault proxy. Whatever it does, an image is taken at most once, a lie is not believed,
 and every call returns within its limit.
 """
 
@@ -24,7 +24,7 @@ RUNNING, INSTALLED, FAILED = InstallState.RUNNING, InstallState.INSTALLED, Insta
 POST_SECONDS = 1.5
 """For calls whose image must have left before their time is over."""
 SHORT_SECONDS = 0.4
-"""For calls that are expected to run out of time: what holds them lets go of nothing before the test is over."""
+"""For calls that are expected to run out of time: what holds them releases nothing before the test is over."""
 
 
 @pytest.fixture

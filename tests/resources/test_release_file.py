@@ -1,4 +1,4 @@
-"""Files of releases: what they become, how every fault is told, and that the shipped examples stand up."""
+"""Files of releases: what they become, how every fault is reported, and that the shipped examples stand up."""
 
 import re
 from datetime import date, timedelta

@@ -1,4 +1,4 @@
-"""The directory of releases and the calendars beside it: read anew at each look, and refused in words."""
+"""The directory of releases and the calendars beside it: read again at each look, and refused in words."""
 
 import hashlib
 from pathlib import Path

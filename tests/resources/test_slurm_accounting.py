@@ -1,4 +1,4 @@
-"""What is asked of sacct and squeue, which rows of their answers count, and what is said when they give none."""
+"""What is asked of sacct and squeue, which rows of their answers count, and what is reported when they give none."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -120,7 +120,8 @@ class FakeSqueue:
 
 
 def waiting(name: str) -> list[tuple[object, ...]]:
-    """Return job, GPUs, reason and whether it is told when it could start, of those that wait in a recorded answer."""
+    """Return job, GPUs, reason and whether it is reported when it could start, of those that wait in a recorded
+    answer."""
     text = (RECORDED / f"squeue-{name}.json").read_bytes().decode(errors="replace")
     (page,) = SlurmAccounting(run=FakeSqueue(text)).read_waiting(at=START)
     assert (page.start, page.end, page.source) == (START, START, "squeue")

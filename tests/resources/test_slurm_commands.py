@@ -36,7 +36,7 @@ def no(stderr: str) -> CommandAnswer:
 
 
 class RecordedSlurm:
-    """Answers reads from recorded files and commands as told (else yes); keeps the commands."""
+    """Answers reads from recorded files and commands as reported (else yes); keeps the commands."""
 
     def __init__(
         self,

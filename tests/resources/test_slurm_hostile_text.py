@@ -57,7 +57,7 @@ class FixedClock:
 
 
 class Listener:
-    """Answers with given jobs, says yes to commands and keeps them."""
+    """Answers with given jobs, approves commands and keeps them."""
 
     def __init__(self, jobs: str) -> None:
         self.commands: list[Sequence[str]] = []

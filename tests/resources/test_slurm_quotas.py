@@ -1,4 +1,4 @@
-"""The quotas contract on a fake of recorded answers, and what is said when Slurm stops in the middle of a batch."""
+"""The quotas contract on a fake of recorded answers, and what is reported when Slurm stops in the middle of a batch."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -247,7 +247,7 @@ def test_a_no_in_the_middle_says_what_is_in() -> None:
 
 def test_an_account_that_vanishes_among_others_is_noticed() -> None:
     world = FakeQuotasWorld()
-    # sacctmgr passes over an unknown name, and says yes.
+    # sacctmgr passes over an unknown name, and approves.
     world.slurm.before_modify = lambda _: world.slurm.delete("product")
 
     with pytest.raises(QuotasHalfApplied, match="did not say that it modified product") as stopped:
@@ -307,7 +307,7 @@ def by_gres_alone(argv: Sequence[str]) -> str:
 
 
 def refusing(argv: Sequence[str]) -> str | None:
-    """Refuse whoever names no type."""
+    """Refuse anyone who names no type."""
     return WAITING_JOBS[0] if any("h100" in word for word in argv) else None
 
 

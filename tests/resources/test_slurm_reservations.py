@@ -151,7 +151,7 @@ def test_beginning_is_changed_only_until_it_has_come(offset: int, has_start: boo
     [
         pytest.param(1, 2, 3, True, id="to come, later yet"),
         pytest.param(-1, 1, 0, True, id="in force, now"),
-        pytest.param(-1, 1, 1, False, id="in force, put off"),
+        pytest.param(-1, 1, 1, False, id="in force, postponed"),
         pytest.param(-2, 0, 0, False, id="over in this moment"),
     ],
 )

@@ -319,7 +319,7 @@ def test_a_first_prolog_needs_a_restart_of_slurmctld_and_is_not_well_before(
         (31, "7", True),
         (3_500, "7", True),
         (3_601, "7", False),  # So old a start says nothing of now.
-        (60, "7+1", False),  # A component: its leader's record stands for it.
+        (60, "7+1", False),  # A component: its leader's record represents it.
         (60, "7_3", True),
     ],
 )

@@ -1,4 +1,4 @@
-"""What stands in a YAML file and was not meant: each is a fault of the file, and none ends in a traceback."""
+"""What is in a YAML file and was not meant: each is a fault of the file, and none ends in a traceback."""
 
 import os
 from dataclasses import dataclass
@@ -123,7 +123,7 @@ def test_a_file_that_became_endless_leaves_what_was_kept(tmp_path: Path) -> None
     told = read_kept(path, kept=kept, read=gpus_in)
 
     assert (told.content, kept.read_text()) == (8, "gpus: 8")
-    assert "what it said before is in force" in told.trouble
+    assert "what it reported before is in force" in told.trouble
 
 
 def test_a_character_nul_in_a_text_is_told_and_never_reaches_a_path(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""teams.yaml: what it becomes, how every fault is told, and that the shipped one fits the simulated cluster."""
+"""teams.yaml: what it becomes, how every fault is reported, and that the shipped one fits the simulated cluster."""
 
 import math
 from datetime import date

@@ -1,4 +1,4 @@
-"""Files for people: whole or not at all, for their owner alone, whatever stands at their name."""
+"""Files for people: whole or not at all, for their owner alone, whatever is at their name."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""What tests of firmware over Redfish share: settings, orders, and our side of it as a process begins it anew."""
+"""What tests of firmware over Redfish share: settings, orders, and our side of it as a process begins it again."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""The border between one process of the program and its cluster: what it was told and what it sent passes here.
+"""The border between one process of the program and its cluster: what it was reported and what it sent passes here.
 
-Answers are bent and lost here, and the process may die here. What was told is kept, what is sent is shown to the
+Answers are bent and lost here, and the process may die here. What was reported is kept, what is sent is shown to the
 judge first. Nothing here knows why the program does anything.
 """
 
@@ -28,7 +28,7 @@ from tests.safety.lies import (
 )
 
 COMMANDS = {verb.value: verb for verb in Verb} | {"start_check": Verb.CHECK, "start_install": Verb.INSTALL}
-"""Ports name their commands as the domain names its verbs; what goes on by itself is started."""
+"""Ports name their commands as the domain names its verbs; what continues by itself is started."""
 READS = frozenset(
     {
         "read_nodes",
@@ -102,11 +102,11 @@ class Told:
     """None if the metrics source did not answer when last asked."""
     samples_at: datetime | None = None
     inspections: dict[NodeName, tuple[NodeInspection | None, datetime]] = field(default_factory=dict)
-    """What each node last said of itself, None if nothing, and when (true time)."""
+    """What each node last stated of itself, None if nothing, and when (true time)."""
     checks: dict[ActionKey, NodeCheck | None] = field(default_factory=dict)
     """What was last read of each test of a node."""
     heard: dict[ActionKey, NodeCheck | None] = field(default_factory=dict)
-    """The same, by any process: that tests of a rollout passed stands in the ledger, for whoever goes on."""
+    """The same, by any process: that tests of a rollout passed is in the ledger, for anyone who continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class Mischief:
     telemetry: TelemetryLie | None = None
     scheduler: SchedulerLie | None = None
     has_denied_jobs: bool = False
-    """Whether the scheduler ever said that it knows no job: who is told so has nothing left to release."""
+    """Whether the scheduler ever stated that it knows no job: who is reported so has nothing left to release."""
     checks: CheckLie | None = None
     about: NodeName = NodeName("gpu001")
     """The node that the lies of one node are about."""
@@ -151,7 +151,7 @@ class Mischief:
     """What somebody else does while a process is in the middle of something."""
     begins_to_suspension: int | None = None
     suspension: Callable[[str], None] | None = None
-    """The process of that name stands still right after a before-entry, and whatever happens meanwhile."""
+    """The process of that name has stopped right after a before-entry, and whatever happens meanwhile."""
     rumours: Rumours = field(default_factory=Rumours)
 
 

@@ -38,12 +38,12 @@ def give_up(node: int) -> Deed:
 
 
 def release_training(stage: Stage) -> None:
-    """Let another admin release the training job, whoever held it."""
+    """Let another admin release the training job, no matter who held it."""
     stage.twin.command(EntryKind.RELEASE, job=_training_of(stage))
 
 
 def requeue_training(stage: Stage) -> None:
-    """Let the training job's user requeue it: it goes on with another attempt."""
+    """Let the training job's user requeue it: it continues with another attempt."""
     stage.twin.command(EntryKind.REQUEUE, job=_training_of(stage))
 
 

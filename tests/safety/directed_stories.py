@@ -81,7 +81,7 @@ def _two_broken(**limits: float) -> Story:
 
 
 SAVING = Setting(budget=WIDE, training=Training.SLOW, node_count=5, caps=BlastCaps(max_out_per_partition_ratio=1.0))
-"""Its training job saves 87 s after the beginning, and a fault that lets it go on is waited with until then."""
+"""Its training job saves 87 s after the beginning, and a fault that lets it continue is waited with until then."""
 WORN_ROW = break_by(FaultKind.ROW_REMAP_WAITS, 0)
 UNTIL_IT_SAVES = (wait(20), wait(20), wait(20), wait(20))
 

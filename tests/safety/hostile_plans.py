@@ -1,6 +1,6 @@
 """The planner is wrong: one hostile action per guardrail, handed to `perform` as if it stood in a plan.
 
-Each case arranges a world in which exactly one rule stands between the action and the cluster, or names the others
+Each case arranges a world in which exactly one rule is between the action and the cluster, or names the others
 that stand there too. Which one it breaks is found by the judge, not here.
 """
 
@@ -55,7 +55,7 @@ class HostilePlan:
 def attempt_to_send(asked: Action | Order, stage: Stage, *, times: int = 3) -> None:
     """Let the program try an action, over and over, as it does with a step that waits.
 
-    It stands in a plan that was proved, as if prover and planner were wrong alike; an order is taken as it is.
+    It is in a plan that was proved, as if prover and planner were wrong alike; an order is taken as it is.
     """
     process = stage.process("first")
     for number in range(times):

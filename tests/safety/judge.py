@@ -1,6 +1,6 @@
 """The judge: sees each command as it reaches the cluster, and what is true there, and says which rule it breaks.
 
-Independent of the program: it reads the twin, what the sender had been told, and the ledger only for which cause a
+Independent of the program: it reads the twin, what the sender had been reported, and the ledger only for which cause a
 command belongs to and what people ordered. The rules themselves stand in `rules`.
 """
 
@@ -60,7 +60,7 @@ class Judge:
         record = _record_of(command, state)
         if record is not None:
             self._records[command] = record
-            command = replace(command, verb=record.action.verb)  # What was marked is let go by the same words.
+            command = replace(command, verb=record.action.verb)  # What was marked is released by the same words.
         scene = Scene(
             command=command,
             told=replace(told),

@@ -1,6 +1,6 @@
 """What sources may say instead of the truth: metrics, log lines and scheduler answers, each bent in one known way.
 
-Bends values only. When a lie is told, and to whom, is `stage`'s business.
+Bends values only. When a lie is reported, and to whom, is `stage`'s business.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class TelemetryLie(Enum):
     NONSENSE = "nonsense"
     EMPTY = "empty"
     OLD = "old"
-    """Every sample an hour old: the scraper died, the store goes on answering."""
+    """Every sample an hour old: the scraper died, the store continues answering."""
     AHEAD = "ahead"
     NOT_A_NUMBER = "not_a_number"
     NEGATIVE = "negative"
@@ -79,7 +79,8 @@ def _alarmed(sample: Sample) -> Sample:
 
 
 class SchedulerLie(Enum):
-    """How the scheduler's answers are bent. None of them can be told from the truth by looking at one answer."""
+    """How the scheduler's answers are bent. None of them can be distinguished from the truth by looking at one
+    answer."""
 
     YESTERDAY = "yesterday"
     """Nodes and jobs as they were when the lie began."""

@@ -51,21 +51,21 @@ class MoveKind(Enum):
     SHOW_PART = "show_part"
     """The detectors see something of one part of a node that needs eyes or hands; or nothing of any any more."""
     ALERT = "alert"
-    """Alertmanager tells something: that a well node is broken, that a broken one is well, all at once."""
+    """Alertmanager reports something: that a well node is broken, that a broken one is well, all at once."""
     SAY_YES = "say_yes"
-    """Somebody says yes in one of the ways there are: late, twice, to an old plan, with a link that was used."""
+    """Somebody approves in one of the ways there are: late, twice, to an old plan, with a link that was used."""
     CHANGE_CONSENTS = "change_consents"
     """The operator changes the word for one class of acts."""
     ROLL_OUT = "roll_out"
-    """Somebody rolls a release out, or says something to a rollout: yes, wait, go on, stop, back."""
+    """Somebody rolls a release out, or says something to a rollout: yes, wait, continue, stop, back."""
 
     LINGER = "linger"
-    """A process stands still, or its tick or run comes late, by up to ten minutes. Its lease may be lost meanwhile,
+    """A process has stopped, or its tick or run comes late, by up to ten minutes. Its lease may be lost meanwhile,
     and another may act; or somebody renews it all the while."""
     LATE_RUN = "late_run"
     """A run is requested, and begins up to ten minutes later; its code server keeps the lease for it meanwhile."""
     SUSPEND = "suspend"
-    """In the next pass the process stands still between a before-entry and its command."""
+    """In the next pass the process has stopped between a before-entry and its command."""
 
 
 DRAWN_APART = frozenset(

@@ -167,7 +167,7 @@ def _jump(stage: Stage, move: Move) -> None:
 def _linger(stage: Stage, move: Move) -> None:
     """Let a process stand still; then its lease is lost, taken by another that acts, or was kept for it all the while.
 
-    Its code server goes on while a run stands still, so that its lease alone does not tell it how long that was.
+    Its code server continues while a run has stopped, so that its lease alone does not tell it how long that was.
     """
     _stand_still("first", stage, move)
 

@@ -1,7 +1,7 @@
-"""What Alertmanager tells on a stage: a body of its webhook, read and taken in by the program's own code.
+"""What Alertmanager reports on a stage: a body of its webhook, read and taken in by the program's own code.
 
 It may say of a node that is well that it is broken, of a broken one that it is well, and all of it at once or since
-yesterday; whoever can hand alerts in may say anything.
+yesterday; anyone who can hand alerts in may say anything.
 """
 
 import json
@@ -25,7 +25,7 @@ ALERTS = (
 
 
 class Told(Enum):
-    """What is told of an alert."""
+    """What is reported an alert."""
 
     FIRES = "fires"
     FIRES_SINCE_YESTERDAY = "fires_since_yesterday"

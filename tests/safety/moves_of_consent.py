@@ -1,4 +1,4 @@
-"""Moves of those who say yes, and of the operator who says whose yes is needed; moves like those of `moves`.
+"""Moves of those who approve, and of the operator who says whose yes is needed; moves like those of `moves`.
 
 Everything goes through the program's own doors; each yes that they took is noted in the orders that the judge goes by,
 with the times that the person meant.
@@ -27,7 +27,7 @@ LINK_LIFE = timedelta(seconds=20)
 
 
 class Yes(Enum):
-    """How a yes is given."""
+    """How an approval is given."""
 
     FOR_LONG = "for_long"
     FOR_A_MOMENT = "for_a_moment"
@@ -54,7 +54,7 @@ class OpenSeal:
 
 
 def say_yes(stage: Stage, move: Move) -> None:
-    """Say yes to the newest plan, or to one of the two before it, whether or not it still waits for one."""
+    """Approve the newest plan, or to one of the two before it, whether or not it still waits for one."""
     way = tuple(Yes)[move.number % len(Yes)]
     if way is Yes.BY_OLDEST_LINK:
         _use(stage, stage.given_links[:1])
@@ -96,7 +96,7 @@ def _use(stage: Stage, given: list[GivenLink]) -> None:
             now = stage.own_clock.now()
             orders.approve_by_link(read_link(link.token, desk), desk)
             if link.is_used or now >= link.until:
-                stage.link_faults.append(f"a yes with a link to {link.plan} that was {link.why_dead}")
+                stage.link_faults.append(f"an approval with a link to {link.plan} that was {link.why_dead}")
             else:
                 _note(stage, link.plan, now, link.until)
             link.is_used = True

@@ -1,6 +1,7 @@
-"""Moves of people: the operator, who approves, pauses and lowers limits, whoever mends nodes, users, and other admins.
+"""Moves of people: the operator, who approves, pauses and lowers limits, no matter who mends nodes, users, and other
+admins.
 
-What a person is told to have done is noted in the orders that the judge goes by. Moves like those of `moves`.
+What a person is known to have done is noted in the orders that the judge goes by. Moves like those of `moves`.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ def _foreign_drain(stage: Stage, move: Move) -> None:
 
 
 def _imitate(stage: Stage, move: Move) -> None:
-    """Drain anew what we had drained, in our own words, as somebody who copies a reason does."""
+    """Drain again what we had drained, in our own words, as somebody who copies a reason does."""
     node = stage.node(move.node)
     before = _drain_shown(stage, node)
     stage.twin.command(EntryKind.RESUME, nodes=(node,))
@@ -52,7 +53,7 @@ def _note_foreign_drain(stage: Stage, node: NodeName, *, before: tuple[str | Non
     """Note whose drain it is now; one that shows as ours to the letter and to the second is nobody's to tell apart.
 
     A node that is down keeps reason and time over a resume, so that its imitated drain leaves no trace. Nor does one
-    in our words while we reboot the node: the scheduler itself dates a drain anew then.
+    in our words while we reboot the node: the scheduler itself dates a drain again then.
     """
     now = _drain_shown(stage, node)
     is_rebooted = any(
@@ -86,7 +87,7 @@ def _unpause(stage: Stage, move: Move) -> None:
 
 
 def _approve(stage: Stage, move: Move) -> None:
-    """Say yes to the newest plan of an incident that waits, or late to one that another has taken the place of."""
+    """Approve the newest plan of an incident that waits, or late to one that another has taken the place of."""
     valid_for = timedelta(seconds=(2, 30, 3600)[move.number % 3])
     position = 1 if move.number % 7 == 0 else 0
     for plan in stage.waiting_plans()[position : position + 1]:

@@ -1,6 +1,7 @@
-"""Moves of people around rollouts: one is begun, and told to wait, to go on, to stop, to go back, or given a yes.
+"""Moves of people around rollouts: one is started, and instructed to wait, to continue, to stop, to roll back, or given
+an approval.
 
-Moves like those of `moves`; what somebody said yes to is noted in the orders that the judge goes by.
+Moves like those of `moves`; what somebody approved is noted in the orders that the judge goes by.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ _CALLS = ("start_install", "read_install", "read_versions")
 
 
 def _roll_out(stage: Stage, move: Move) -> None:
-    """Begin one where there is none; else say yes where it waits for one, or something else; or nobody installs."""
+    """Begin one where there is none; else approve where it waits for one, or something else; or nobody installs."""
     if move.number % 5 == 4:
         stage.mischief.failing[_CALLS[move.number % len(_CALLS)]] = PROBLEMS[move.node % len(PROBLEMS)]
         return

@@ -1,7 +1,7 @@
 """The program with one guardrail less: each rule of `remediate.guardrails.judge` can be taken out alone.
 
 A rule is taken out by showing `judge` a world in which that one rule has nothing to object to; every other rule still
-judges the world as it is. What stands elsewhere (the ledger's own checks, `is_moot`) is taken out by name.
+judges the world as it is. What is elsewhere (the ledger's own checks, `is_moot`) is taken out by name.
 """
 
 import sys

@@ -29,7 +29,7 @@ from tests.safety.stories import Story
 
 
 def cut_off(node: int) -> Move:
-    """Return the move by which a node cannot be reached for 20 s, and goes on with its work."""
+    """Return the move by which a node cannot be reached for 20 s, and continues with its work."""
     moves = (break_by(FaultKind.NETWORK_PARTITION, node, course=number) for number in range(17))
     return max(moves, key=lasting_seconds)
 
@@ -40,7 +40,7 @@ ANSWERS_AGAIN = wait(15)
 FAULT_ON_BUSY_NODE = lose_gpu(0)
 
 OUTDATED_PLANS: Mapping[str, Story] = {
-    # Being begun, the power-off is no longer moot when the node answers: its call is repeated as soon as it may be.
+    # Being started, the power-off is no longer moot when the node answers: its call is repeated as soon as it may be.
     "answers_again": story_of(
         cut_off(3), *IS_SEEN_SILENT, fail_call("power_off"), PASS, ANSWERS_AGAIN, MEND_CALLS, PASS
     ),
@@ -55,7 +55,7 @@ OUTDATED_PLANS: Mapping[str, Story] = {
         PASS,
         setting=Setting(budget=WIDE, training=Training.NEVER),
     ),
-    # The power cycle counts as tried, and not one of its steps was begun: the node answered before.
+    # The power cycle counts as tried, and not one of its steps was started: the node answered before.
     "rung_order": story_of(
         Move(kind=MoveKind.BEND_CHECKS, number=number_of(CheckLie.FAILED)),
         cut_off(3),

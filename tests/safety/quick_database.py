@@ -187,7 +187,7 @@ class QuickDatabase:
         self.write_counts: Counter[str] = Counter()
         """How often each table was written to."""
         self.tables_read: set[str] = set()
-        """At least what was read; whoever wants to know what since when empties it."""
+        """At least what was read; anyone who wants to know what since when empties it."""
         self._turn = RLock()
 
     @contextmanager
@@ -227,4 +227,4 @@ class QuickDatabase:
         return QuickResult(asked, found, count)
 
     def close(self) -> None:
-        """What is in memory goes with whoever holds it: other ledgers of the story may go on."""
+        """What is in memory goes with anyone who holds it: other ledgers of the story may continue."""

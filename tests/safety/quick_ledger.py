@@ -171,7 +171,7 @@ class StoryLedger(SqlLedger):
 
 @cache
 def empty_ledger() -> bytes:
-    """Return the file of a ledger in which nothing stands: to make one anew takes as long as a pass."""
+    """Return the file of a ledger in which nothing is: to make one again takes as long as a pass."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "ledger.sqlite"
         SqlLedger(f"sqlite:///{path}").close()

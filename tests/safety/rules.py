@@ -2,7 +2,7 @@
 
 Here stand the rules of every command: who may send it, to what, and how often; those of drains, repairs, jobs and
 returns stand in `rules_of_*`. A rule rests on the truth, except where the truth could not be known: the scheduler's
-answer was bent, or changed after it was read. Then it rests on what the sender was told last.
+answer was bent, or changed after it was read. Then it rests on what the sender was reported last.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ _CLASSES: Mapping[ActionClass, frozenset[Verb]] = {
     ActionClass.RETURN_NODE: frozenset({Verb.RESUME, Verb.PUT_BACK}),
     ActionClass.UPDATE: frozenset({Verb.INSTALL, Verb.RELOAD_DRIVER}),
 }
-"""As the operator is told in docs/APPROVALS.md."""
+"""As the operator is notified in docs/APPROVALS.md."""
 _GIVES_BACK: Mapping[Verb, Verb | None] = {
     Verb.FENCE: Verb.HOLD,
     Verb.EXCLUDE: Verb.HOLD,
@@ -57,7 +57,7 @@ _GIVES_BACK: Mapping[Verb, Verb | None] = {
     Verb.PUT_BACK: Verb.PUT_LAST,
     Verb.UNRESERVE: Verb.RESERVE,
 }
-"""What is brought to its end without a new yes, once the same cause has begun the other."""
+"""What is brought to its end without a new yes, once the same cause has started the other."""
 
 
 def _consent_to(kind: ActionClass, scene: Scene) -> Consent:
@@ -66,7 +66,7 @@ def _consent_to(kind: ActionClass, scene: Scene) -> Consent:
 
 
 def _classes_of(verb: Verb, scene: Scene) -> tuple[ActionClass, ...]:
-    """Return the classes of an act and of what must follow it: a silent node's job is let go by the power switch.
+    """Return the classes of an act and of what must follow it: a silent node's job is released by the power switch.
 
     All that a rollout does is of one class.
     """
@@ -100,7 +100,8 @@ def _consent(scene: Scene) -> str | None:
 
 
 def _approval(scene: Scene) -> str | None:
-    """Judge an act by the yeses to its plan: one that holds now, or one on which something was begun that needed it."""
+    """Judge an act by the yeses to its plan: one that holds now, or one on which something was started that needed
+    it."""
     if scene.is_by_hand or scene.record is None or _is_given_back(scene) or finishes_update(scene):
         return None
     if all(_consent_to(kind, scene) is not Consent.APPROVE for kind in _classes_of(scene.record.action.verb, scene)):
@@ -113,11 +114,11 @@ def _approval(scene: Scene) -> str | None:
     if any(since <= each < until for each in begun for since, until in given):
         return None
     first = min(begun, default=at)
-    return f"{plan} was begun at {first}, outside of its approval" if given else f"nobody approved {plan}"
+    return f"{plan} was started at {first}, outside of its approval" if given else f"nobody approved {plan}"
 
 
 def _needed_a_yes(record: ActionRecord, scene: Scene) -> bool:
-    """Return whether an act of a plan was, or may have been, begun on somebody's yes."""
+    """Return whether an act of a plan was, or may have been, started on somebody's yes."""
     if record.action.verb in MESSAGES:
         return False
     kinds = [each for each, verbs in _CLASSES.items() if record.action.verb in verbs]
@@ -158,7 +159,7 @@ def _twice(scene: Scene) -> str | None:
         return None
     key: ActionKey = scene.record.action.key
     count = sum(record is not None and record.action.key == key for _, record in scene.accepted)
-    # A reset that helped nothing cannot be told from one that never came, and a second one harms nobody.
+    # A reset that helped nothing cannot be distinguished from one that never came, and a second one harms nobody.
     allowed = 1 if scene.command.verb is Verb.RESET_GPU and scene.record.sent_at is None else 0
     if count > allowed and scene.command.verb in ONLY_ONCE:
         return "the cluster has taken it already"

@@ -57,7 +57,8 @@ def _is_foreign(node: NodeStatus, scene: Scene) -> bool:
 
 
 def _nodes_out(scene: Scene) -> frozenset[NodeName]:
-    """Return the declared nodes out of service as the sender was told, and those that are so by our own commands."""
+    """Return the declared nodes out of service as the sender was reported, and those that are so by our own
+    commands."""
     out = {name for name, node in scene.told.nodes.items() if is_out(node)}
     if scene.told.is_honest:
         out |= {name for name, node in scene.nodes.items() if node.is_drained and _is_marked(node)}
@@ -98,7 +99,7 @@ def _max_out_per_rack_count(scene: Scene) -> str | None:
 
 
 def _parts_out(scene: Scene, place: Callable[[NodeName], str]) -> int:
-    """Return how many nodes are out where the drained node stands, after a drain that takes it away."""
+    """Return how many nodes are out where the drained node is, after a drain that takes it away."""
     out = _new_out(scene)
     if not out or scene.command.node is None:
         return 0
@@ -139,12 +140,12 @@ def _partition_cap(scene: Scene) -> str | None:
 def _min_in_service_ratio(scene: Scene) -> str | None:
     out, count = _new_out(scene), len(scene.orders.topology.places)
     ratio, limit = (count - len(out)) / count, scene.orders.policy.drain_budget.min_in_service_ratio
-    return f"{ratio:.0%} of the nodes in service, {limit:.0%} wanted" if out and ratio < limit else None
+    return f"{ratio:.0%} of the nodes in service, {limit:.0%} requested" if out and ratio < limit else None
 
 
 def _drain_rate(scene: Scene) -> str | None:
     if not _new_out(scene) or is_of_rollout(scene.record):
-        return None  # How fast versions move is said by waves, windows and the rollouts' own share.
+        return None  # How fast versions move is stated by waves, windows and the rollouts' own share.
     since = scene.command.said_at - timedelta(hours=1)
     drained = {
         command.node

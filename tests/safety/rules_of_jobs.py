@@ -1,4 +1,4 @@
-"""What must never be done to a job: held where it may not be or once too often, let go while its processes live.
+"""What must never be done to a job: held where it may not be or once too often, released while its processes live.
 
 Rules like those of `rules`.
 """
@@ -74,7 +74,8 @@ _STANDS_IDLE = timedelta(seconds=RestartCosts().restart_seconds + RestartCosts()
 
 
 def _died_with_its_node(scene: Scene) -> bool:
-    """Return whether the job was told to be on a silent node, which the incident is about: nothing of it is left."""
+    """Return whether the job was instructed to be on a silent node, which the incident is about: nothing of it is
+    left."""
     job, nodes = scene.told_job, scene.told.nodes
     silent = () if job is None else [name for name in job.nodes if name in nodes and not nodes[name].is_responding]
     return bool(silent) and scene.record is not None and scene.record.action.has_ended
@@ -127,7 +128,7 @@ def _fenced_first(scene: Scene) -> str | None:
         return None
     job = scene.told_job
     if job is not None and job.state in HAS_PROCESSES:
-        return f"it was said to be {job.state.value}"
+        return f"it was stated to be {job.state.value}"
     alive = [each.node for each in scene.truth.values() if scene.attempt in each.attempts and each.answers]
     return f"its processes live on {alive[0]}" if alive and scene.told.is_honest else None
 
@@ -142,7 +143,7 @@ def _silent_node(scene: Scene) -> str | None:
 
 
 def _mark_of_a_silence(scene: Scene) -> str | None:
-    """Judge a mark by what was told of the nodes: one is silent when it is set, none with processes when it is off."""
+    """Judge a mark by what was reported the nodes: one is silent when it is set, none with processes when it is off."""
     nodes, job, record = scene.told.nodes, scene.told_job, scene.record
     silent = {name for name, node in nodes.items() if not node.is_responding}
     if scene.command.verb is Verb.MARK:

@@ -34,7 +34,7 @@ def _idle_node(scene: Scene) -> str | None:
     if scene.command.verb not in _NEEDS_IDLE and not is_cycle:
         return None
     if scene.told_busy:
-        return f"it was said to run job {scene.told_busy[0].job}"
+        return f"it was stated to run job {scene.told_busy[0].job}"
     if scene.told.is_honest and scene.attempts_alive:
         return f"{len(scene.attempts_alive)} attempt(s) have processes there"
     return None
@@ -82,7 +82,7 @@ def _rung_order(scene: Scene) -> str | None:
 def _fences_held_job(scene: Scene) -> bool:
     """Return whether a job that we hold, for whatever cause, ran on the silent node: its fence is owed to that job.
 
-    Not to one that has ended since, or went on without us: nothing waits for the fence any more.
+    Not to one that has ended since, or continued without us: nothing waits for the fence any more.
     """
     node, held = scene.told_node, dict[JobId, ActionRecord]()
     for command, record in scene.accepted:
@@ -187,7 +187,7 @@ def _storm_brake(scene: Scene) -> str | None:
     cause = None if scene.record is None else scene.record.action.incident
     if any(record is not None and record.action.incident == cause for _, record in lately):
         return None
-    # A spare is kept because it is well: its cause, like one that only moved jobs, stands for one node, its own.
+    # A spare is kept because it is well: its cause, like one that only moved jobs, represents one node, its own.
     on_nodes = [each for each in lately if each[0].node is not None and each[0].verb is not Verb.RESERVE]
     nodes = {command.node for command, _ in on_nodes} - {scene.command.node}
     count = len(nodes) + len(_causes(lately) - _causes(on_nodes))

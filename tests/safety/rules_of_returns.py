@@ -1,7 +1,7 @@
 """What must never be done about the moment of a hold, spare nodes, nodes under proof, on probation or in repair.
 
-Rules like those of `rules`; most of them rest on the ledger and on what the sender was told, because the program can
-know no more: a test that passes although a defect is there is no fault of its reader.
+Rules like those of `rules`; most of them rest on the ledger and on what the sender was reported, because the program
+can know no more: a test that passes although a defect is there is no fault of its reader.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _LOOK_LASTS = timedelta(seconds=60)
 
 
 def _moment(scene: Scene) -> str | None:
-    """Judge a hold by the moment that its plan gives, and by what the scheduler has said of the job since."""
+    """Judge a hold by the moment that its plan gives, and by what the scheduler has stated of the job since."""
     attempt, timing = scene.attempt, _timing(scene)
     if scene.command.verb is not Verb.HOLD or timing is None or attempt is None:
         return None
@@ -46,8 +46,8 @@ def _moment(scene: Scene) -> str | None:
             ]
             notice = scene.orders.policy.recovery.interactive_notice
             if not told_at:
-                return "its owner was not told, and it is interactive"
-            return None if at - min(told_at) >= notice else f"its owner was told {at - min(told_at)} ago"
+                return "its owner was not notified, and it is interactive"
+            return None if at - min(told_at) >= notice else f"its owner was notified {at - min(told_at)} ago"
         case Moment.NEXT_CHECKPOINT:
             is_over = timing.until is not None and at >= timing.until
             saved_at = None if job is None else job.checkpointed_at
@@ -69,7 +69,7 @@ def _is_worse(scene: Scene) -> bool:
         return False
     job = scene.told_job.job
     is_hung = job in scene.progress and scene.progress[job].is_hung
-    # A condition is dated by when it began, which may be before a plan that was made without it: it is told late.
+    # A condition is dated by when it began, which may be before a plan that was made without it: it is reported late.
     is_said_to_hang = any(each.rule == "job_hung" and each.job == job for each in incident.findings)
     known = {_fault_of(each) for each in incident.findings if each.found_at <= _decided_at(plan)}
     is_other = any(_fault_of(each) not in known for each in incident.findings)
@@ -77,7 +77,8 @@ def _is_worse(scene: Scene) -> bool:
 
 
 def _fault_of(finding: Finding) -> tuple[str, NodeName | None, Response]:
-    """Return what tells one fault from another: the same one is often told twice, by a log and by the metrics."""
+    """Return what notifies one fault from another: the same one is often reported twice, by a log and by the
+    metrics."""
     return finding.rule, finding.node, finding.response
 
 
@@ -150,11 +151,11 @@ def _proven(scene: Scene) -> str | None:
     ]
     if not checks and scene.orders.policy.consents.get(ActionClass.CHECK) is Consent.FORBID:
         # The operator wants no tests: everything else must be well, and something must have been repaired.
-        # What hands have mended was repaired, too: no act of ours is on record, but somebody's word is.
+        # What hands have repaired was repaired, too: no act of ours is on record, but somebody's word is.
         is_repaired = repaired >= 0 or scene.orders.called_mended[incident.incident] > 0
         return _why_not_whole(scene) if is_repaired else "nothing was repaired, and nothing was tested"
     if not checks:
-        return "no test was begun since its repair"
+        return "no test was started since its repair"
     outcome = checks[-1].outcome
     if outcome is None or outcome.kind is OutcomeKind.UNKNOWN:
         return "its tests came to no end"
@@ -189,11 +190,11 @@ def _why_not_whole(scene: Scene) -> str | None:
 
 
 def _mended(scene: Scene) -> str | None:
-    """Judge what is done to a node that waits for hands: nobody has called it mended."""
+    """Judge what is done to a node that waits for hands: nobody has called it repaired."""
     cause = None if scene.record is None else scene.record.action.incident
     if scene.is_by_hand or scene.command.verb in _TOUCH_NO_NODE or cause not in scene.orders.waiting_for_hands:
         return None
-    return f"{cause} waits for hands, and nobody called it mended"
+    return f"{cause} waits for hands, and nobody called it repaired"
 
 
 def _probation_cap(scene: Scene) -> str | None:

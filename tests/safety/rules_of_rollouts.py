@@ -21,7 +21,7 @@ def is_of_rollout(record: ActionRecord | None) -> bool:
 
 
 def finishes_update(scene: Scene) -> bool:
-    """Return whether a command only goes on with a node that its rollout has, or has installed something on."""
+    """Return whether a command only continues with a node that its rollout has, or has installed something on."""
     if scene.record is None or not is_rollout(scene.record.action.incident):
         return False
     cause, node = scene.record.action.incident, scene.command.node

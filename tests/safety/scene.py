@@ -1,6 +1,6 @@
-"""What a rule looks at: one command, what its sender had been told, what people ordered, what is really so.
+"""What a rule looks at: one command, what its sender had been reported, what people ordered, what is really so.
 
-Values only; what must never be done stands in `rules` and its siblings.
+Values only; what must never be done is in `rules` and its siblings.
 """
 
 from collections import Counter
@@ -37,9 +37,9 @@ class Orders:
     foreign_drains: set[tuple[NodeName, str | None, datetime | None]] = field(default_factory=set)
     """Drains by other people: node, and the reason and time that the scheduler shows for them."""
     waiting_for_hands: set[IncidentId] = field(default_factory=set)
-    """Incidents whose node was handed over for repair and that nobody has called mended since."""
+    """Incidents whose node was handed over for repair and that nobody has called repaired since."""
     called_mended: Counter[IncidentId] = field(default_factory=Counter)
-    """How often somebody said that the node of an incident is mended."""
+    """How often somebody stated that the node of an incident is repaired."""
     tokens: dict[str, str | None] = field(default_factory=dict)
     """The lease that each process was given; a process that is not here uses the one that runs."""
 
@@ -95,7 +95,7 @@ class Scene:
 
     @property
     def told_busy(self) -> tuple[JobStatus, ...]:
-        """Jobs that were said to be on the node."""
+        """Jobs that were stated to be on the node."""
         return tuple(
             job for job in self.told.jobs.values() if self.command.node in job.nodes and job.state in MAY_HAVE_PROCESSES
         )

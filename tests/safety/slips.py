@@ -70,7 +70,7 @@ def _keeps_room_for_a_day() -> AbstractContextManager[None]:
 
 
 def _asks_nobody_for_the_repair() -> AbstractContextManager[None]:
-    """Call a node mended that has waited for hands for a while: it answers, and nobody has said a word."""
+    """Call a node repaired that has waited for hands for a while: it answers, and nobody has reported a word."""
 
     def settle(cluster: Cluster) -> int:
         now = cluster.clock.now()
@@ -128,7 +128,7 @@ def _hands_over_in_silence() -> AbstractContextManager[None]:
 
 
 def _takes_dead_links() -> AbstractContextManager[None]:
-    """Take a yes with a link for as long as its plan waits, as often as somebody says it."""
+    """Take an approval with a link for as long as its plan waits, as often as somebody says it."""
 
     def approve_again(claim: LinkClaim, cluster: Cluster) -> object:
         return orders.approve(claim.plan, cluster, actor=claim.person, valid_for=timedelta(hours=1))

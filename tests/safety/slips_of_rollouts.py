@@ -44,7 +44,7 @@ class RolloutSlip:
 
 
 def _counts_no_place() -> AbstractContextManager[None]:
-    """Begin whoever is ready, however many are out."""
+    """Begin anyone who is ready, however many are out."""
 
     def pick_all(ready: Iterable[FleetNode], _places: Places) -> tuple[NodeName, ...]:
         return tuple(each.node for each in ready)
@@ -53,7 +53,7 @@ def _counts_no_place() -> AbstractContextManager[None]:
 
 
 def _knows_no_window() -> AbstractContextManager[None]:
-    """Take every time for one in which nodes may be begun."""
+    """Take every time for one in which nodes may be started."""
     return replaced(calendar_of, lambda *_, **__: (WorkCalendar(windows=None), ()))
 
 
@@ -62,7 +62,7 @@ def _errs_in_next_move(err: Callable[[NodeStage, NextMove], NextMove]) -> Abstra
 
 
 def _waits_for_no_job() -> AbstractContextManager[None]:
-    """Go on with a node whose jobs still run."""
+    """Continue with a node whose jobs still run."""
 
     def err(stage: NodeStage, move: NextMove) -> NextMove:
         is_waiting = stage is NodeStage.DRAINING and isinstance(move, Wait)
@@ -132,7 +132,7 @@ ROLLOUT_SLIPS: Mapping[str, RolloutSlip] = {
         breaks="idle_node",
         kept_by=("idle_node",),
     ),
-    "a node begun outside of every window": RolloutSlip(
+    "a node started outside of every window": RolloutSlip(
         happens=_knows_no_window, story=_rolled_out(pass_count=1, window=3), breaks="window"
     ),
     "a node returned with what it ran before": RolloutSlip(

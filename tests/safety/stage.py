@@ -74,7 +74,7 @@ RARE_STEP_SECONDS = 2.0
 STARTS_AFTER_SECONDS = 12.0
 RENEWED_EVERY_SECONDS = 10
 _PAGES_AT_MOST = 8
-"""Of one incident in one story: a plan that ends with a page, a reminder, a node handed over and mended in vain."""
+"""Of one incident in one story: a plan that ends with a page, a reminder, a node handed over and repaired in vain."""
 FREEZE = FreezeWindow(name="a visit", begins_at=BEGINNING, ends_at=BEGINNING + timedelta(days=1))
 
 
@@ -82,7 +82,7 @@ class Leases(Enum):
     """How processes come by the right to act."""
 
     SHARED = "shared"
-    """None was given one: whoever runs uses the lease that runs, as jobs launched by hand do."""
+    """None was given one: anyone who runs uses the lease that runs, as jobs launched by hand do."""
     HANDED_OVER = "handed_over"
     """Each takes it for itself, and has it until it runs out: as code servers and their runs do."""
 
@@ -93,7 +93,7 @@ class Training(Enum):
     QUICK = "quick"
     """Every 10 s."""
     SLOW = "slow"
-    """Every 90 s, declared, with a day before it: a fault that lets it go on is worth waiting for."""
+    """Every 90 s, declared, with a day before it: a fault that lets it continue is worth waiting for."""
     UNTOLD = "untold"
     """Every 40 s, and with a time limit: nobody knows when the next one comes."""
     NEVER = "never"
@@ -189,9 +189,9 @@ class Stage:
         self.failure_count = 0
         self.crash_count = 0
         self.suspension_count = 0
-        """How often a process stood still after a before-entry: another may have told the same meanwhile."""
+        """How often a process stood still after a before-entry: another may have reported the same meanwhile."""
         self.has_rollout = False
-        """Whether somebody has ever begun one: else no pass looks for any."""
+        """Whether somebody has ever started one: else no pass looks for any."""
         self.shown: dict[tuple[NodeName, Signal], Observation] = {}
         """What the detectors see: the twin has no switch, and no job of it hangs by a single rank."""
         self.given_links: list[GivenLink] = []
@@ -200,7 +200,7 @@ class Stage:
         self.untold: list[str] = []
         self._running_since: dict[JobAttempt, datetime] = {}
         self._seen_at_work: set[JobAttempt] = set()
-        """Attempts that whoever looks has seen at work."""
+        """Attempts that anyone who looks has seen at work."""
         self._nodes_of: dict[JobAttempt, frozenset[NodeName]] = {}
         """On which nodes each attempt was seen at work."""
         self._seen_silent: set[NodeName] = set()
@@ -263,7 +263,7 @@ class Stage:
         self.own_clock = OwnClock(self.true_clock)
         self.processes: dict[str, SmallAutopilot] = {}
         self._heard: dict[ActionKey, NodeCheck | None] = {}
-        """What tests of nodes told to any process."""
+        """What tests of nodes instructed to any process."""
         self._add_process("first", first)
 
     def close(self) -> None:
@@ -280,7 +280,7 @@ class Stage:
         self._put_behind_border(name)
 
     def process(self, name: str) -> SmallAutopilot:
-        """Return a process of that name, begun on the same disk if it is not there yet."""
+        """Return a process of that name, started on the same disk if it is not there yet."""
         if name not in self.processes:
             other = copy.copy(self.processes["first"])
             other.restart()
@@ -359,7 +359,7 @@ class Stage:
             self.true_clock.wait(float(rest))
 
     def _witness_overlaps(self, name: str) -> None:
-        """Note where two copies of a job run now, and nobody was told though this process has just looked.
+        """Note where two copies of a job run now, and nobody was notified though this process has just looked.
 
         What it cannot know is let be: lies, a clock that was set, an attempt that it may never have seen at work, one
         whose nodes were silent between two looks only, and where it has no right to page.
@@ -394,7 +394,7 @@ class Stage:
             is_told = any(f"wo copies of job {progress.job} " in each for each in pages)
             known = self._seen_at_work.intersection(older)
             if any(self._nodes_of.get(each, frozenset()) & self._seen_silent for each in known) and not is_told:
-                self.untold.append(f"untold_overlap: two copies of job {progress.job} run, and nobody was told")
+                self.untold.append(f"untold_overlap: two copies of job {progress.job} run, and nobody was notified")
 
     def renew_lease(self, name: str) -> None:
         """Take or renew the lease of a process that has one of its own, as its code server does."""
@@ -410,7 +410,7 @@ class Stage:
             process.use_policy(policy)
 
     def restart(self, name: str) -> None:
-        """Begin a process anew that has just died."""
+        """Begin a process again that has just died."""
         self.crash_count += 1
         self.processes[name].restart()
         self._put_behind_border(name)
@@ -442,7 +442,7 @@ class Stage:
         return PlanId(_quoted(entry.body, "plan"))
 
     def _stranded(self) -> list[str]:
-        """Return the jobs that we hold for an incident that nobody works on any more, and of which nobody was told.
+        """Return the jobs that we hold for an incident that nobody works on any more, and of which nobody was notified.
 
         A job is ours to release where our hold came last. What is OPEN or ACTING still has its plan, or will have one.
         """
@@ -498,7 +498,7 @@ class Stage:
     def _floods(self) -> list[str]:
         """Return the messages that came too often.
 
-        One that may have been lost in a crash may come once more, and so may one on a node that was mended in vain.
+        One that may have been lost in a crash may come once more, and so may one on a node that was repaired in vain.
         """
         sent = Counter(self.processes["first"].messages.messages)
         found = [

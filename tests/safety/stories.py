@@ -50,7 +50,7 @@ WEIGHTS = {
     MoveKind.REPAIR_DONE: 3,
     MoveKind.LOWER_LIMITS: 1,
 }
-"""How often a move is drawn; 2 where nothing stands."""
+"""How often a move is drawn; 2 where nothing is."""
 _FAULT_WEIGHTS = {
     FaultKind.GPU_FELL_OFF_BUS: 6,
     FaultKind.UNCORRECTABLE_ECC: 6,
@@ -106,7 +106,7 @@ class Verdict:
 def draw_story(seed: int) -> Story:
     """Return the story of a seed: trouble, passes in between, and some at the end when the loudest trouble is over.
 
-    One in three lasts longer: long enough to climb the ladder, to be mended by hands, to relapse on probation.
+    One in three lasts longer: long enough to climb the ladder, to be repaired by hands, to relapse on probation.
     """
     rng = random.Random(seed)
     setting = _draw_setting(rng)
@@ -185,7 +185,7 @@ _WORDS = (Consent.AUTO, Consent.AUTO, Consent.APPROVE, Consent.APPROVE, Consent.
 
 
 def _with_consents(story: Story, seed: int) -> Story:
-    """Return one story in three with a word of its own for some classes of acts, and people who say yes, drawn apart.
+    """Return one story in three with a word of its own for some classes of acts, and people who approve, drawn apart.
 
     A policy that forbids every drain and allows something else is refused when it is read.
     """

@@ -1,4 +1,4 @@
-"""The second opinion on acts: where a guardrail is wrong, one check of it stands in the way, and no other does."""
+"""The second opinion on acts: where a guardrail is wrong, one check of it is in the way, and no other does."""
 
 from pathlib import Path
 

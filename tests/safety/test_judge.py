@@ -255,7 +255,7 @@ def test_overlap_that_nobody_is_told_of_is_found(
 
 def test_two_writers_under_the_start_guard_are_found_whoever_made_them(tmp_path: Path) -> None:
     stage = Stage(tmp_path, Setting(budget=WIDE, slurmd_timeout_seconds=10.0))
-    stage.setting = replace(stage.setting, has_start_guard=True)  # It is said to be there, and is not.
+    stage.setting = replace(stage.setting, has_start_guard=True)  # It is stated to be there, and is not.
 
     for move in (break_by(FaultKind.NODE_UNREACHABLE, 0), wait(18), wait(18)):
         make(move, stage)

@@ -1,4 +1,4 @@
-"""A slip in what a rollout rests on breaks just one rule, and none where a guardrail stands behind it."""
+"""A slip in what a rollout rests on breaks just one rule, and none where a guardrail is behind it."""
 
 from contextlib import ExitStack
 

@@ -1,4 +1,4 @@
-"""The smallest stories in which the program once did something unsafe; each stands for many seeds."""
+"""The smallest stories in which the program once did something unsafe; each represents many seeds."""
 
 from datetime import timedelta
 from typing import Any
@@ -211,7 +211,7 @@ def test_job_of_a_silent_node_is_held_only_where_its_power_may_be_cut(word: Cons
         pytest.param((Yes.LINK_FOR_LATER, Yes.BY_OLDEST_LINK), 1, id="a link that was kept for a while"),
         pytest.param((Yes.LINK_FOR_LATER,), 0, id="a link that nobody used"),
         pytest.param((Yes.LINK_FOR_LATER, *[wait(20)] * 2, Yes.BY_OLDEST_LINK), 0, id="an expired link"),
-        pytest.param((Yes.FOR_A_MOMENT, wait(3)), 0, id="a yes that was over before anything was begun on it"),
+        pytest.param((Yes.FOR_A_MOMENT, wait(3)), 0, id="an approval that was over before anything was started on it"),
         pytest.param((Yes.FOR_LONG, Yes.FOR_LONG), 1, id="twice"),
     ],
 )
@@ -227,7 +227,7 @@ def test_reboot_waits_for_a_yes_that_holds(ways: tuple[Yes | Move, ...], reboots
 
 @pytest.mark.parametrize(("lie", "climbs"), [(CheckLie.FAILED, True), (CheckLie.PASSED, False)])
 def test_result_of_a_test_that_was_begun_before_tests_were_forbidden_counts(lie: CheckLie, climbs: bool) -> None:
-    """What was begun is read to its end: a test that fails is no less true for it, and the next rung follows."""
+    """What was started is read to its end: a test that fails is no less true for it, and the next rung follows."""
     is_late, comes = (Move(kind=MoveKind.BEND_CHECKS, number=number_of(each)) for each in (CheckLie.LOST, lie))
     moves = (is_late, lose_gpu(3), PASS, wait(5), PASS, change(ActionClass.CHECK, Consent.FORBID), comes, PASS, PASS)
 

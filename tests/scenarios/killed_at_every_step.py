@@ -1,4 +1,4 @@
-"""A process dies before each of its steps; another one goes on from the disk: the harness, and what is tried of it.
+"""A process dies before each of its steps; another one continues from the disk: the harness, and what is tried of it.
 
 A step is a call of a port that changes something: in the ledger, in the cluster, or of a person's attention. The disk
 (ledger, cluster, sent messages) is copied just before each one. Just before a step is just after the one before it, so
@@ -63,7 +63,7 @@ Kind = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """One thing that somebody does. Whoever died in it does it again, so it must be possible to ask twice."""
+    """One thing that somebody does. Anyone who died in it does it again, so it must be possible to ask twice."""
 
     name: str
     do: Callable[[SmallAutopilot], None]
@@ -111,7 +111,7 @@ class Disk:
 
 
 class Watched:
-    """A port that tells `before` and `after` of each call that may change something, and passes every call on."""
+    """A port that reports `before` and `after` of each call that may change something, and passes every call on."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ def choose(disks: Sequence[Disk]) -> tuple[Disk, ...]:
 
 
 def go_on(story: Story, disk: Disk, *, away_seconds: float) -> SmallAutopilot:
-    """Let a new process go on from a disk to the end of the story, and return it."""
+    """Let a new process continue from a disk to the end of the story, and return it."""
     after = SmallAutopilot.on_disk(disk.directory, at=disk.at, messages=disk.messages, policy=story.policy)
     story.equip(after)
     after.let_pass(away_seconds)
@@ -326,7 +326,8 @@ def end_of(autopilot: SmallAutopilot) -> dict[str, object]:
 
 
 def _commands(autopilot: SmallAutopilot) -> list[tuple[object, ...]]:
-    """Return what the cluster was told. Tests and installations asked for again under their key begin once: told once.
+    """Return what the cluster was reported. Tests and installations asked for again under their key begin once:
+    reported once.
 
     So is a GPU reset that helped nothing and whose acceptance was never written down: it looks like one that never
     came, and is sent once more (docs/SAFETY.md).

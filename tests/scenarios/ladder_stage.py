@@ -1,6 +1,6 @@
 """What the stories of the ladder start from: a small twin, short waits, a console for what the twin does not break.
 
-The twin breaks at once what it breaks; a fault that lets a job go on for hours is told by its kernel line alone.
+The twin breaks at once what it breaks; a fault that lets a job continue for hours is reported by its kernel line alone.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Releases on a small twin: nodes of one model, what lies in the directory of releases, a gate for tests of seconds.
 
-Everything is the program's own but the gate's patience: a wave that nothing speaks against is good after its soak,
-where the true gate would want days of it. What the true gate finds, its verdict to stop or to ask, stands.
+Everything is the program's own but the gate's patience: a wave that nothing is evidence against is good after its soak,
+where the true gate would want days of it. What the true gate finds, its verdict to stop or to ask, is.
 """
 
 from collections.abc import Callable, Sequence
@@ -135,7 +135,7 @@ def quick_judge_of(rollout: Rollout, cluster: Cluster) -> Judge:
         soak = cluster.rules.policy.rollouts.soak
         now = cluster.clock.now()
         is_over = all(each.returned_at is not None and now - each.returned_at >= soak for each in of_wave)
-        good = replace(verdict, kind=VerdictKind.GOOD, reason="nothing speaks against it")
+        good = replace(verdict, kind=VerdictKind.GOOD, reason="nothing is evidence against it")
         return good if is_over else verdict
 
     return hurry
@@ -182,7 +182,7 @@ class RolloutStage(SmallAutopilot):
     # -- people --
 
     def start(self, release: Release = KERNEL) -> RolloutId:
-        """Roll a release out; a rollout that waits for a yes waits for it."""
+        """Roll a release out; a rollout that waits for an approval waits for it."""
         return start_release(plan_release(release, self.cluster), self.cluster, actor=PERSON).rollout
 
     def go_on(self) -> None:
@@ -207,7 +207,7 @@ class RolloutStage(SmallAutopilot):
         self.let_pass(seconds)
 
     def run_while(self, goes_on: Callable[[], bool], *, seconds: float = 600) -> None:
-        """Go on as long as something holds; raise TimeoutError, with how far everything came, if it does not end."""
+        """Continue as long as something holds; raise TimeoutError, with how far everything came, if it does not end."""
         until = self.clock.now() + timedelta(seconds=seconds)
         while goes_on():
             if self.clock.now() > until:
@@ -215,7 +215,7 @@ class RolloutStage(SmallAutopilot):
             self.step()
 
     def run_to(self, *states: RolloutState, rollout: RolloutId = FIRST, seconds: float = 600) -> None:
-        """Go on until a rollout is in one of these states; without any: until it is over."""
+        """Continue until a rollout is in one of these states; without any: until it is over."""
         wanted = frozenset(states) or FINAL
         self.run_while(lambda: self.rollout(rollout).state not in wanted, seconds=seconds)
 
@@ -251,7 +251,8 @@ class RolloutStage(SmallAutopilot):
         return len({each.action.node for each in records if each.action.part.endswith("forward")})
 
     def waiting_for_incidents(self) -> set[NodeName]:
-        """Return the nodes that go back when people have seen to them: hands, or somebody who was paged, have them."""
+        """Return the nodes that roll back when people have seen to them: hands, or somebody who was paged, have
+        them."""
         peoples = {IncidentState.IN_REPAIR, IncidentState.ESCALATED}
         broken = {node for each in self.incidents() if each.state in peoples for node in each.nodes}
         present = self.cluster.ledger.read_state(self.clock.now()).rollouts
@@ -263,7 +264,7 @@ class RolloutStage(SmallAutopilot):
         }
 
     def is_at_rest(self) -> bool:
-        """Return whether each rollout is over or people's, or waits on its way back for nodes that people have."""
+        """Return whether each rollout is over or people's, or waits on its rollback for nodes that people have."""
         waiting = self.waiting_for_incidents()
         for rollout in self.cluster.ledger.read_state(self.clock.now()).rollouts:
             nodes = [each for name, each in self.nodes(rollout.rollout).items() if name not in waiting]

@@ -129,7 +129,7 @@ class SmallAutopilot:
     def on_disk(
         cls, directory: Path, *, at: datetime, messages: MessagesInMemory, policy: Policy = POLICY
     ) -> "SmallAutopilot":
-        """Return a new process, begun at `at`, on a directory that another one left behind in whatever state."""
+        """Return a new process, started at `at`, on a directory that another one left behind in whatever state."""
         autopilot = cls.__new__(cls)
         autopilot.clock = FakeClock()
         autopilot.ledger_url = None
@@ -177,7 +177,7 @@ class SmallAutopilot:
         self._begin_on(self.directory, Twin.attach(self.directory / "twin", self.clock), self.cluster.rules.policy)
 
     def use_policy(self, policy: Policy) -> None:
-        """Go on under another policy, as after an edit of policy.yaml."""
+        """Continue under another policy, as after an edit of policy.yaml."""
         rules = replace(self.cluster.rules, policy=policy)
         self.cluster = replace(self.cluster, rules=rules, rules_digest=digest_of("rules of the test", encode(policy)))
 

@@ -22,7 +22,7 @@ PLAN = PlanId("PLAN-000000000001")
 
 
 class StoppedAfterBeforeEntry:
-    """A ledger whose user is stopped as soon as a before-entry is written, until somebody lets it go on."""
+    """A ledger whose user is stopped as soon as a before-entry is written, until somebody lets it continue."""
 
     def __init__(self, ledger: object) -> None:
         self._ledger = ledger

@@ -1,4 +1,4 @@
-"""A small autopilot that also tells people, by day, after every pass; its notifier keeps what it is given."""
+"""A small autopilot that also notifies people, by day, after every pass; its notifier keeps what it is given."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +16,7 @@ PAGES = "https://ops.example.org/gpu"
 
 
 class TellingAutopilot(SmallAutopilot):
-    """Tells within each pass between deciding and acting, and after it, as a sensor of its own does."""
+    """Reports within each pass between deciding and acting, and after it, as a sensor of its own does."""
 
     def __init__(
         self,

@@ -194,7 +194,7 @@ def test_applying_twice_sets_once_and_undoing_twice_undoes_once(terminal: Termin
     assert terminal.limits() == HELD
     assert "nothing was changed" in second.stdout
     assert "nothing was changed" in again.stdout
-    assert terminal.ask("apply", name).exit_code == ExitCode.REFUSED, "what was undone is proposed anew, not revived"
+    assert terminal.ask("apply", name).exit_code == ExitCode.REFUSED, "what was undone is proposed again, not revived"
 
 
 @pytest.mark.parametrize(("hours", "code"), [(17, ExitCode.OK), (35, ExitCode.OK), (37, ExitCode.REFUSED)])

@@ -1,4 +1,5 @@
-"""What must not harm a rollout: the kill switch, our own absence, another process, a stop of what cannot go back."""
+"""What must not harm a rollout: the kill switch, our own absence, another process, a stop of what cannot be rolled
+back."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ def test_what_cannot_go_back_is_not_drained_when_the_gate_stops_it(tmp_path: Pat
         stage.let_pass(3)
 
     assert stage.rollout().state is RolloutState.ASKING
-    assert stage.rollout().stopped_because == "two nodes failed; a part of it cannot go back"
+    assert stage.rollout().stopped_because == "two nodes failed; a part of it cannot be rolled back"
     assert NodeStage.LOST.value not in stage.stages().values()
     assert stage.drained() == set()
 

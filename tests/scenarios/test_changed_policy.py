@@ -1,4 +1,4 @@
-"""policy.yaml changes, or breaks, under a running autopilot: what waits is asked anew, and people hear of it once."""
+"""policy.yaml changes, or breaks, under a running autopilot: what waits is asked again, and people hear of it once."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +24,7 @@ HOUR = timedelta(hours=1)
 
 
 def with_trouble(autopilot: SmallAutopilot, *, since: datetime, policy: Policy = POLICY) -> None:
-    """Go on as a process does that finds policy.yaml broken since then."""
+    """Continue as a process does that finds policy.yaml broken since then."""
     now = autopilot.clock.now()
     trouble = ConfigTrouble(
         file="policy.yaml", fault="line 2: drain_bugdet: unknown key; correct the file", since=since, until=since + HOUR

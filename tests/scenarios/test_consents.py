@@ -1,4 +1,5 @@
-"""The whole loop where single classes of acts need a yes, or are forbidden: what goes on alone, and what waits."""
+"""The whole loop where single classes of acts need an approval, or are forbidden: what continues alone, and what
+waits."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,7 @@
 """Nothing stays without a deadline and an owner: what never ends is handed to a human, once, with the reason.
 
-One row a situation: what never happens, and the limit that ends the wait. Whoever waits for somebody else (approval,
-budget, metrics) is not given up: a person is told once, and it goes on when it may.
+One row a situation: what never happens, and the limit that ends the wait. Anyone who waits for somebody else (approval,
+budget, metrics) is not given up: a person is notified once, and it continues when it may.
 """
 
 import tempfile
@@ -295,7 +295,8 @@ def test_command_that_is_not_answered_once_is_sent_again_and_all_heals(tmp_path:
     assert autopilot.pages() == []
 
 
-# -- what waits for somebody is told, once ----------------------------------------------------------------------------
+# -- what waits for somebody is notified, once
+# ----------------------------------------------------------------------------
 
 
 def no_budget(autopilot: SmallAutopilot) -> None:

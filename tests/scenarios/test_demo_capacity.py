@@ -1,4 +1,4 @@
-"""The quarter of the demo, on the demo's files and its pretended year: worth reading, and made by the program alone."""
+"""The quarter of the demo, on the demo's files and its simulated year: worth reading, and made by the program alone."""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -170,7 +170,7 @@ def test_bounds_that_held_are_counted(demo: CapacityDemo) -> None:
     assert f"Of {len(hindsight.bounds)} bounds of 90 %" in demo.report.headline[2]
 
 
-# -- what the demo launches and tells --
+# -- what the demo launches and reports --
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class DemoAutopilot(SmallAutopilot):
         self._begun: dict[str, Injected] = {}
 
     def go_through(self, parts: Sequence[Part], *, seconds: float) -> None:
-        """Begin the parts at their moments, and let them go on until all are as expected or time is up."""
+        """Begin the parts at their moments, and let them continue until all are as expected or time is up."""
         until = self.clock.now() + timedelta(seconds=seconds)
         while self.clock.now() < until:
             for part in parts:

@@ -1,4 +1,4 @@
-"""The part of the demo in which GPUs are shared out anew, on the demo's files, without Dagster, on simulated time."""
+"""The part of the demo in which GPUs are shared out again, on the demo's files, without Dagster, on simulated time."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,7 +41,7 @@ PAGES_URL = "http://127.0.0.1:9750"
 
 
 class QuotaDemo:
-    """The whole pretended cluster after its first minutes, its pretended past, and the desk on both."""
+    """The whole simulated cluster after its first minutes, its simulated past, and the desk on both."""
 
     def __init__(self, state: Path, *, begins_after: timedelta = timedelta(0)) -> None:
         self.state = state

@@ -29,7 +29,7 @@ def autopilot(tmp_path: Path) -> SmallAutopilot:
 
 
 def executed_without_proof(autopilot: SmallAutopilot) -> list[str]:
-    """Return each act of a plan that was begun before a proof that nothing contradicts stood in the chain."""
+    """Return each act of a plan that was started before a proof that nothing contradicts stood in the chain."""
     proved: set[str] = set()
     unproved = []
     for line in autopilot.cluster.ledger.entries(after=0, limit=100_000):
@@ -78,7 +78,7 @@ def _never_ends(*_: object) -> tuple[str, ...]:
 
 @pytest.fixture(autouse=True)
 def _provers_end() -> Iterator[None]:
-    """A prover that hangs outlives the pass, and while it lives no other is begun: let go of it after the test."""
+    """A prover that hangs outlives the pass, and while it lives no other is started: release it after the test."""
     _LET_GO.clear()
     yield
     _LET_GO.set()

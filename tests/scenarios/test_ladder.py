@@ -1,6 +1,6 @@
 """The ladder to its end: each rung that does not help is followed by the next, and a returned node must stay well.
 
-The ledger tells every step; nobody is woken before hands are needed, and then once.
+The ledger reports every step; nobody is woken before hands are needed, and then once.
 """
 
 from dataclasses import replace
@@ -240,7 +240,8 @@ def test_job_is_put_on_a_node_on_probation_only_where_no_other_fits(tmp_path: Pa
     assert (stage.job("first").nodes, stage.job("second").nodes) == ({"gpu002"}, {NODE})
 
 
-# -- what may not be begun --------------------------------------------------------------------------------------------
+# -- what may not be started
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("allows_drains", [True, False])

@@ -1,7 +1,7 @@
 """Somebody fills some hours of the lake from Dagster's UI, and looks at what came of it in a browser.
 
 Everything is real: VictoriaMetrics with the samples, code server, daemon and web server, DuckDB on the files,
-Chromium on the pages. Only the cluster behind the scheduler's port is pretended.
+Chromium on the pages. Only the cluster behind the scheduler's port is simulated.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.live
 PROJECT = Path(__file__).parents[2]
 LIMIT_SECONDS = 300.0
 NOT_MEASURED = {"storage_telemetry", "facility_telemetry", "application_telemetry", "job_steps"}
-"""Tables that the store and the pretended scheduler have nothing for."""
+"""Tables that the store and the simulated scheduler have nothing for."""
 WITH_GAP = {"gpu_telemetry", "node_telemetry", "fabric_telemetry", "platform_telemetry"}
 """Tables in which the silent node leaves a hole."""
 
@@ -299,7 +299,7 @@ def test_the_lineage_shows_what_stands_on_what(browser: Browser, filled: Filled)
         filled,
         "/locations/ops_pipelines/asset-groups/telemetry_meaning",
         until=["inventory", "gpu_efficiency", "monitoring_coverage", "fabric_telemetry"],
-        window=(4_000, 4_000),  # with all that stands on it the graph is large
+        window=(4_000, 4_000),  # with all that is on it the graph is large
     )
 
 

@@ -343,7 +343,7 @@ def test_mark_without_an_answer_is_read_back_and_set_once(autopilot: SmallAutopi
 
 
 class _Slow(_Mute):
-    """A scheduler that answers every question after a second, and takes what it is told."""
+    """A scheduler that answers every question after a second, and takes what it is reported."""
 
     def __init__(self, autopilot: SmallAutopilot) -> None:
         super().__init__(autopilot.cluster.scheduler, is_taken=True)
@@ -373,7 +373,7 @@ def test_marks_without_an_answer_cost_a_slow_scheduler_s_look_little_and_are_all
         see_to_marks(autopilot.cluster, lease=autopilot.lease)
         looks.append(autopilot.clock.now() - began_at)
 
-    # Its own reading, one of all witnesses, four seconds for the rest, and a last one that was begun in time.
+    # Its own reading, one of all witnesses, four seconds for the rest, and a last one that was started in time.
     assert max(looks) <= timedelta(seconds=1 + 1 + 4 + 3)
     assert {kind for _, _, kind in marks(autopilot)} == {OutcomeKind.DONE}
     assert autopilot.commands() == [EntryKind.MARK] * 9

@@ -36,7 +36,7 @@ ONE_WAY = release_of(change(Component.KERNEL, NEW_KERNEL, reversibility=Reversib
 
 
 class Told(RolloutStage):
-    """Tells after every pass, as a sensor of its own does; `restarts` has a new process for each."""
+    """Reports after every pass, as a sensor of its own does; `restarts` has a new process for each."""
 
     restarts = False
 
@@ -117,7 +117,7 @@ def test_release_that_fails_is_told_to_go_back_with_why_and_to_be_over(tmp_path:
     titles = [title.partition(", after")[0].partition(", 2 nodes touched")[0] for _, title in stage.told()]
     assert titles[0] == "ROLL-0001: autumn begins, 4 nodes in 3 waves"
     assert titles[-1] == "ROLL-0001: autumn is back where it came from"
-    assert [each for each in stage.told(Audience.TEAM) if "goes back" in each[1]] == [
+    assert [each for each in stage.told(Audience.TEAM) if "rolls back" in each[1]] == [
         ("notice", "autumn is stopped and rolls back")
     ]
     assert len(titles) == len(set(titles))

@@ -260,7 +260,7 @@ def service_with_two_broken_nodes(tmp_path: Path, *, replica_count: int, gpus_pe
 
 @pytest.mark.parametrize(
     ("replica_count", "gpus_per_replica"),
-    [pytest.param(3, 4, id="the fault ends the replicas"), pytest.param(4, 3, id="they go on beside it")],
+    [pytest.param(3, 4, id="the fault ends the replicas"), pytest.param(4, 3, id="they continue beside it")],
 )
 def test_service_never_falls_below_its_minimum_by_our_act(
     tmp_path: Path, replica_count: int, gpus_per_replica: int
@@ -277,7 +277,7 @@ def test_service_never_falls_below_its_minimum_by_our_act(
 
 
 def test_replicas_of_which_nobody_knows_whether_they_live_are_left_until_others_serve(tmp_path: Path) -> None:
-    """Each would count on the other, and the fault may have ended it: both wait, and a person is told in time."""
+    """Each would count on the other, and the fault may have ended it: both wait, and a person is notified in time."""
     stage = service_with_two_broken_nodes(tmp_path, replica_count=3, gpus_per_replica=3)
 
     with pytest.raises(TimeoutError, match="acting"):
@@ -351,7 +351,8 @@ def test_room_that_nobody_lives_to_use_is_free_again_by_itself(tmp_path: Path) -
     assert stage.job().restart_count == 1
 
 
-# -- whether it goes on -----------------------------------------------------------------------------------------------
+# -- whether it continues
+# -----------------------------------------------------------------------------------------------
 
 
 def test_job_that_was_moved_is_followed_until_its_next_checkpoint_proves_that_it_goes_on(tmp_path: Path) -> None:
@@ -424,7 +425,7 @@ def test_once_a_job_of_a_silent_node_is_held_so_are_the_others_though_the_node_l
 
 
 def test_a_move_that_a_limit_of_the_plan_forbids_is_not_planned_again_and_again(tmp_path: Path) -> None:
-    """The job is left running, and a person is told once the wait has its length."""
+    """The job is left running, and a person is notified once the wait has its length."""
     tight = replace(HASTY.durations, job_end_limit=timedelta(seconds=60))
     policy = replace(HASTY, blast_caps=replace(HASTY.blast_caps, max_gpu_hours_per_plan=0.0001), durations=tight)
     stage = Stage(tmp_path, replace(SMALL_TRAINING, gpus_per_node=2), node_count=4, gpus_per_node=4, policy=policy)

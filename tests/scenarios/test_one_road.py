@@ -1,6 +1,6 @@
 """What each road makes of the same lines and samples, byte for byte, as it was recorded before they were joined.
 
-The digests lie in tests/data/roads. Whoever changes what a line or a sample means records them anew
+The digests lie in tests/data/roads. Anyone who changes what a line or a sample means records them again
 (`OPS_PIPELINES_RECORD_ROADS=1 pytest tests/scenarios/test_one_road.py`) and says in the commit which changed, and why.
 """
 
@@ -63,7 +63,7 @@ def expect(name: str, found: dict[str, str]) -> None:
 
 
 def digest(value: object) -> str:
-    """Return the digest of a value or of bytes, in so many letters that two which differ are told apart."""
+    """Return the digest of a value or of bytes, in so many letters that two which differ are distinguished."""
     body = value if isinstance(value, bytes) else encode(value).encode()
     return sha256(body).hexdigest()[:16]
 
@@ -246,7 +246,7 @@ def test_labels_mean_the_nodes_that_they_meant() -> None:
 
 
 def test_a_node_is_the_same_however_it_is_named() -> None:
-    """Recorded anew when names got one resolver: capitals, short names, ports, and the labels after `instance`."""
+    """Recorded again when names got one resolver: capitals, short names, ports, and the labels after `instance`."""
     labels = json.loads((ROADS / "labels.json").read_text(encoding="utf-8"))
     lines = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(ROADS.glob("lines_*.json"))]
 

@@ -1,4 +1,4 @@
-"""Two copies of one job at once, where the scheduler guards no restart: seen, told at once, once, and kept."""
+"""Two copies of one job at once, where the scheduler guards no restart: seen, reported at once, once, and kept."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -179,7 +179,7 @@ def test_node_that_answers_again_ends_it(tmp_path: Path) -> None:
 
 
 def test_overlap_that_turns_out_to_be_none_is_taken_back_in_the_record(tmp_path: Path) -> None:
-    """A node that was booted anew before the restart had nothing left; that shows only when it answers."""
+    """A node that was booted again before the restart had nothing left; that shows only when it answers."""
     autopilot = begin(tmp_path)
     fall_silent(autopilot)
     look_for(autopilot, 6)
@@ -263,7 +263,7 @@ def test_overlap_that_began_while_we_were_stopped_is_told_when_we_go_on(tmp_path
 
 
 def test_overlap_is_told_where_somebody_drained_the_silent_node_before_we_looked(tmp_path: Path) -> None:
-    """The drain dates the reason anew: when the scheduler gave the node up nobody can read any more."""
+    """The drain dates the reason again: when the scheduler gave the node up nobody can read any more."""
     autopilot = begin(tmp_path)
     fall_silent(autopilot)
     autopilot.let_pass(120)

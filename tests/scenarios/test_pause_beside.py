@@ -1,4 +1,5 @@
-"""A pause that somebody left as a file, because the ledger or the configuration could not be used: nothing is begun."""
+"""A pause that somebody left as a file, because the ledger or the configuration could not be used: nothing is
+started."""
 
 from pathlib import Path
 

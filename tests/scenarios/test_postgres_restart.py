@@ -24,7 +24,8 @@ from tests.simulator.small_cluster import TRAINING
 pytestmark = pytest.mark.live
 
 CRASH_RATIO = 1 / 8
-"""A crash costs half a second. By chance, not in turn: a pass that fails begins anew, and might fail there for ever."""
+"""A crash costs half a second. By chance, not in turn: a pass that fails begins again, and might fail there for
+ever."""
 MAX_PASS_COUNT = 60
 
 

@@ -1,4 +1,5 @@
-"""Whoever sets quotas dies at every step; another process settles and goes on: the same end, and nothing sent blindly.
+"""Anyone who sets quotas dies at every step; another process settles and continues: the same end, and nothing sent
+blindly.
 
 A step is a call that changes something: a line of the ledger, or one limit in the scheduler. Both sides of each are
 tried: just before it, and just after.

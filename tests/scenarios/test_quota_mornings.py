@@ -123,7 +123,7 @@ def test_no_more_moves_in_a_day_than_the_step_and_what_nobody_held(played: Mappi
         lost = max(0.0, sum(due.values()) - supply)
         up = sum(max(0.0, found.after - due[found.team]) for found in proposal.lines)
         down = sum(max(0.0, due[found.team] - found.after) for found in proposal.lines)
-        # What stands in a team's quota beyond whole units is taken with the rest: at most three of chemistry.
+        # What is in a team's quota beyond whole units is taken with the rest: at most three of chemistry.
         assert up <= STEP_RATIO * supply + free + 3, each.number
         assert down <= STEP_RATIO * supply + lost + 3, each.number
 
@@ -194,7 +194,7 @@ def test_two_more_cut_all_by_priority_and_each_is_told_why(played: Mapping[int, 
         assert agreed[team].guarantee * 0.5 < day.after[team] < agreed[team].guarantee
         assert "not all guarantees fit into the 96 GPUs" in line(day, team).reason
     assert "are left to give out" in line(day, SCIENCE).reason
-    # Nothing moves by choice on such a day, and nobody is told that it did.
+    # Nothing moves by choice on such a day, and nobody is notified that it did.
     proposal = day.proposal
     assert proposal is not None
     assert not [each for each in proposal.lines if "went where GPUs are requested more" in each.reason]
@@ -218,7 +218,7 @@ def test_after_the_freeze_quotas_go_back_toward_the_contract_until_they_are_ther
     free = supply_on(THAW) - sum(agreed[team].guarantee for team in (RESEARCH, SCIENCE, PRODUCT, PLATFORM, LABS))
     assert "back toward what was agreed" in line(played[THAW], SCIENCE).reason
     assert played[THAW].after[SCIENCE] < played[THAW].before[SCIENCE]
-    # It was a day's step and no more, so that the day after goes on.
+    # It was a day's step and no more, so that the day after continues.
     assert "back toward what was agreed" in line(played[THAW + 1], RESEARCH).reason
     assert abs(played[THAW + 1].after[RESEARCH] - (agreed[RESEARCH].guarantee + free / 6)) < 6
 

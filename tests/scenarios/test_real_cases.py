@@ -105,7 +105,7 @@ def test_a_judgement_on_a_pasted_incident_can_fail() -> None:
     case, told = pasted()["ogkm-1010"]
     _, watched = pasted()["gpud-pr46"]
 
-    assert agreement(case, watched) == "no: nothing is said"
+    assert agreement(case, watched) == "no: nothing is reported"
     assert agreement(pasted()["edac-ce-dunkel"][0], told).startswith("no")
     assert agreement(pasted()["nccl-1609"][0], told) == "no: a part is blamed"
 

@@ -29,7 +29,7 @@ from tests.simulator.small_cluster import GPU1, SESSION
 
 NOTEBOOK = replace(SESSION, work_seconds=48.0)
 NOTEBOOK_NODE = "gpu003"
-"""Where the scheduler puts a job of one GPU: it uses GPU 0, and goes on whatever becomes of GPU 1."""
+"""Where the scheduler puts a job of one GPU: it uses GPU 0, and continues whatever becomes of GPU 1."""
 SLOW_MASS = replace(QUICK, mass_event=MassEvent(min_node_count=2, window=timedelta(seconds=60)))
 HASTY = replace(QUICK, durations=replace(QUICK.durations, run_patience=timedelta(seconds=1)))
 """For stories with a long wait: most of it between the passes, not in them."""
@@ -104,7 +104,7 @@ def react_at_once(autopilot: SmallAutopilot) -> None:
 
 
 def drain_node(autopilot: SmallAutopilot) -> None:
-    """Drain gpu001; who asks again for what was done already is told whose drain it is."""
+    """Drain gpu001; who asks again for what was done already is reported whose drain it is."""
     try:
         drain_by_hand(GPU1, autopilot.cluster, lease=autopilot.lease, actor="day-shift", why="replace a fan")
     except ByHandRefused as answer:
@@ -138,7 +138,7 @@ def break_until_reboot(autopilot: SmallAutopilot) -> None:
 
 
 def show_hang(autopilot: SmallAutopilot) -> None:
-    """Let the detectors see that the job stands still because of gpu001; asked again, they see the same."""
+    """Let the detectors see that the job has stopped because of gpu001; asked again, they see the same."""
     job = autopilot.job()
     hung = Observation(
         signal=Signal.JOB_HUNG,
@@ -156,7 +156,8 @@ def show_nothing(autopilot: SmallAutopilot) -> None:
     autopilot.cluster.ledger.take_in_conditions(source=DETECTOR_SOURCE, present=(), now=autopilot.clock.now())
 
 
-# -- machines that do not do as they are told -------------------------------------------------------------------------
+# -- machines that do not do as they are notified
+# -------------------------------------------------------------------------
 
 
 class RefusesRestarts:
@@ -211,11 +212,11 @@ STORIES = {
     "a memory error: a reset that does not help, a reboot that does, a probation": Story(
         acts=(Act(name="nature", do=break_until_reboot), HEALS), policy=WATCHED, least_step_count=95
     ),
-    "a program's own fault: its owner is told": Story(
+    "a program's own fault: its owner is notified": Story(
         acts=(breaks(FaultKind.APPLICATION_XID31, gpu=0), HEALS), least_step_count=10
     ),
     "a page instead of a plan": Story(acts=(LOSES_GPU, IS_HANDED_OVER), policy=UNTOUCHABLE, least_step_count=11),
-    "no repair can be begun: the node is queued for hands": Story(
+    "no repair can be started: the node is queued for hands": Story(
         acts=(LOSES_GPU, IS_IN_REPAIR), equip=refuse_restarts, least_step_count=60
     ),
     "no repair helps: the node is queued for hands": Story(

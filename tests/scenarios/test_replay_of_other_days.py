@@ -47,7 +47,7 @@ def is_exact(found: Replay) -> bool:
 
 @pytest.fixture(scope="module")
 def asking(tmp_path_factory: pytest.TempPathFactory) -> RecordingAutopilot:
-    """A day on which a reboot needed a yes, which came by link, and the budget let only one of two nodes go."""
+    """A day on which a reboot needed an approval, which came by link, and the budget let only one of two nodes go."""
     autopilot = RecordingAutopilot(tmp_path_factory.mktemp("asking"), TRAINING, node_count=5, policy=ASKING)
     key = autopilot.directory / "key"
     key.write_bytes(b"k" * 32)

@@ -78,7 +78,7 @@ MOVES: Mapping[str, Callable[[RolloutStage, int], None]] = {
     "break": _break,
     "restart": _restart,
     "pause": _say(orders.pause),
-    "go on": _say(orders.go_on),
+    "continue": _say(orders.go_on),
     "abort": _say(orders.abort),
     "back": _say(orders.send_back),
     "yes": _say(_yes),
@@ -167,7 +167,7 @@ def test_whatever_happens_a_node_has_one_owner_and_every_rollout_ends_or_waits_f
         for number in range(70):
             if stage.is_at_rest():
                 break
-            # Now and then more than an hour: what is not repaired by then is put off to the last wave, or left out.
+            # Now and then more than an hour: what is not repaired by then is postponed to the last wave, or left out.
             stage.step(3700.0 if number % 12 == 11 else 3.0)
             assert_each_node_has_one_owner(stage)
 

@@ -1,4 +1,4 @@
-"""A rollout's process dies before each step that changes something; another goes on from the disk to the same end.
+"""A rollout's process dies before each step that changes something; another continues from the disk to the same end.
 
 A step is what `killed_at_every_step` takes for one: each write of the ledger and each command. Here every one is tried,
 on a rollout of one node; of one with several nodes in several waves some.

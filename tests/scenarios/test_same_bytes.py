@@ -98,7 +98,7 @@ def lake_in_memory() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def autopilot(tmp_path_factory: pytest.TempPathFactory) -> SmallAutopilot:
-    """Return who is told of evidence: one for all examples, which are about the lake."""
+    """Return who is reported evidence: one for all examples, which are about the lake."""
     return SmallAutopilot(tmp_path_factory.mktemp("autopilot"), node_count=1)
 
 

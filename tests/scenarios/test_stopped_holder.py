@@ -1,4 +1,4 @@
-"""A holder of the lease that is stopped between its before-entry and its command, and goes on when another has it."""
+"""A holder of the lease that is stopped between its before-entry and its command, and continues when another has it."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def autopilot(tmp_path: Path) -> SmallAutopilot:
 
 
 def stopped(autopilot: SmallAutopilot, action: Action, *, together: bool = False) -> BaseProcess:
-    """Return a process that has begun `action` and stands still before its command."""
+    """Return a process that has started `action` and has stopped before its command."""
     at = autopilot.clock.now()
     process = CONTEXT.Process(
         target=act_and_be_stopped, args=(autopilot.directory, at, action), kwargs={"together": together}

@@ -1,4 +1,5 @@
-"""A partition that lacks a source is no partition; one that was begun and broken off is made whole by the next run."""
+"""A partition that lacks a source is no partition; one that was started and broken off is made whole by the next
+run."""
 
 import signal
 from dataclasses import replace

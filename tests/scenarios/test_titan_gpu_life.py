@@ -1,4 +1,5 @@
-"""Titan, a real case: the alarm names the wave of failing resistors, and where it struck, long before it was told."""
+"""Titan, a real case: the alarm names the wave of failing resistors, and where it struck, long before it was
+reported."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -30,7 +31,7 @@ def test_the_file_is_read_as_its_readme_says() -> None:
     service, failures = columns_of(titan())
 
     assert len(titan().stays) == 20_269 + 798  # rows of stays, and rows that tell a stay with the failure that ended it
-    assert len(titan().failures) == 1_463  # 1,469 rows, six of them told twice
+    assert len(titan().failures) == 1_463  # 1,469 rows, six of them reported twice
     assert len(set(service.part.tolist())) == 19_041
     assert (failures.stretch >= 0).all()
     assert {str(batch) for batch in service.labels["batch"]} >= {"2012-W36", "2012-W37", "2012-W38"}

@@ -23,7 +23,7 @@ from tests.scenarios.rollout_stage import LIMITS, ROLLOUT_POLICY, RolloutStage, 
 from tests.scenarios.small_autopilot import COMMANDS
 
 ONE_AT_A_TIME = replace(ROLLOUT_POLICY, rollouts=replace(LIMITS, max_out_count=1, canary_counts=(1,)))
-"""So that nodes have one order, whoever begins them."""
+"""So that nodes have one order, no matter who begins them."""
 HARMLESS_AGAIN = frozenset({EntryKind.BOOK, EntryKind.UNRESERVE, EntryKind.DRAIN, EntryKind.START_CHECK})
 """What a pass that was overtaken between its before-entry and its command may say once more: nothing comes of it. Tests
 begin once under their key."""
@@ -63,7 +63,7 @@ class TwoPasses:
         self.most_out = max(self.most_out, len(self._other.drained()))
 
     def run(self) -> None:
-        """Go on until the rollout is over, and settled."""
+        """Continue until the rollout is over, and settled."""
         _run(self._stage, look=self._look)
 
 
@@ -113,7 +113,7 @@ def test_second_pass_in_the_middle_of_one_changes_no_end_and_sends_nothing_twice
 
 
 def _told(stage: RolloutStage) -> Counter[tuple[object, ...]]:
-    """Return how often each node was told what would harm it the second time."""
+    """Return how often each node was reported what would harm it the second time."""
     told = Counter[tuple[object, ...]]()
     for entry in stage.received(*(each for each in COMMANDS if each not in HARMLESS_AGAIN)):
         told[(entry.kind, entry.nodes, entry.install and entry.install.key)] += 1

@@ -90,7 +90,7 @@ def run_until_all_is_well(autopilot: SmallAutopilot) -> None:
 
 
 def told(autopilot: SmallAutopilot) -> Counter[tuple[object, ...]]:
-    """Return how often each node and job was told what would harm it the second time."""
+    """Return how often each node and job was reported what would harm it the second time."""
     kinds = tuple(each for each in COMMANDS if each not in HARMLESS_AGAIN)
     return Counter((entry.kind, entry.nodes, entry.job) for entry in autopilot.received(*kinds))
 

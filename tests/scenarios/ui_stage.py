@@ -29,13 +29,13 @@ NODES = ("gpu001", "gpu002", "gpu003", "gpu004")
 GPU_COUNT = 8
 PORTS = ("mlx5_0", "mlx5_1")
 _LEAD_HOURS = 1
-"""The store begins so long before the first hour, and goes on after the present, as if scraped meanwhile."""
+"""The store begins so long before the first hour, and continues after the present, as if scraped meanwhile."""
 _AHEAD = timedelta(minutes=20)
 
 SILENT_NODE, SILENT_FROM_HOUR, SILENT_FROM_MINUTE = "gpu003", 3, 20
 """For an hour nothing of this node was scraped: from the 20th minute of the fourth hour on."""
 RESET_NODE, RESET_GPU, RESET_HOUR, RESET_MINUTE = "gpu002", 3, 2, 30
-"""Here the driver was loaded anew: the counters of this GPU begin at zero."""
+"""Here the driver was loaded again: the counters of this GPU begin at zero."""
 HOT_NODE, HOT_GPU, HOT_HOUR, HOT_MINUTES = "gpu001", 6, 1, (11, 12, 13)
 """300 Celsius, three times."""
 BLANK_NODE, BLANK_GPU, BLANK_HOUR, BLANK_MINUTES = "gpu004", 1, 1, (0, 1, 2, 3, 4)
@@ -244,7 +244,7 @@ def set_up(home: Path, *, metrics_url: str, day: Day, instance_file: Path) -> It
 
 
 def write_cluster(home: Path, *, metrics_url: str, day: Day) -> Path:
-    """Write what a cluster is configured with, begin the pretended one behind it, and return its cluster.yaml."""
+    """Write what a cluster is configured with, begin the simulated one behind it, and return its cluster.yaml."""
     logs = home / "job_logs"
     logs.mkdir(parents=True)
     lines = [

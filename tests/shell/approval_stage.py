@@ -1,4 +1,4 @@
-"""A cluster whose drains need nobody and whose reboots need a yes, its links, and its pages over real HTTP."""
+"""A cluster whose drains need nobody and whose reboots need an approval, its links, and its pages over real HTTP."""
 
 import threading
 from collections.abc import Iterator

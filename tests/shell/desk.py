@@ -1,4 +1,4 @@
-"""An operator's place for tests: four simulated nodes, a terminal, and an autopilot that moves when told."""
+"""An operator's place for tests: four simulated nodes, a terminal, and an autopilot that moves when reported."""
 
 import os
 import pwd
@@ -65,7 +65,7 @@ class Answer:
 
 
 class Desk:
-    """An operator's place: a cluster, a terminal, and an autopilot that moves when told."""
+    """An operator's place: a cluster, a terminal, and an autopilot that moves when reported."""
 
     def __init__(self, directory: Path, *, policy: str = POLICY_YAML, cluster_yaml: str = CLUSTER_YAML) -> None:
         self.clock = FakeClock()
@@ -93,7 +93,7 @@ class Desk:
         return self.cluster
 
     def reopen(self) -> None:
-        """Read cluster.yaml and policy.yaml anew, as a process that begins."""
+        """Read cluster.yaml and policy.yaml again, as a process that begins."""
         self.cluster = assemble(read_cluster(self.cluster_file), self.clock)
 
     def silence_scheduler(self) -> None:

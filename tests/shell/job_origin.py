@@ -1,4 +1,4 @@
-"""Where Dagster is told that a job comes from: it queues no run without that."""
+"""Where Dagster is notified that a job comes from: it queues no run without that."""
 
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 

@@ -19,7 +19,7 @@ from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.desk import TeamsDesk
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
-"""The tags by which Dagster's daemon tells a run which partitions it covers."""
+"""The tags by which Dagster's daemon reports a run which partitions it covers."""
 
 
 @dataclass(frozen=True, kw_only=True)

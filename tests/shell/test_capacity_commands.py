@@ -25,7 +25,7 @@ HOSTILE = "\x1b]0;owned\x07 [bold]loud[/bold] \u202etxt.exe"
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> TeamsDesk:
-    """Nodes for less than what is wanted within a year; today is the quarter's second month."""
+    """Nodes for less than what is required within a year; today is the quarter's second month."""
     stage = CapacityStage(directory=tmp_path_factory.mktemp("desk"), until=date(2026, 11, 3))
     desk = stage.desk()
     return replace(desk, installed=desk.installed[:28])

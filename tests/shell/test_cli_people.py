@@ -1,4 +1,4 @@
-"""What a person says on the command line: yes to one plan, stop, go on."""
+"""What a person says on the command line: yes to one plan, stop, continue."""
 
 import json
 from collections.abc import Callable

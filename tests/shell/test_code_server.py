@@ -14,7 +14,7 @@ from ops_pipelines_lab.drills.daemon_processes import wait_until
 
 @pytest.mark.parametrize("module", IMPORTED)
 def test_what_is_imported_for_runs_exists(module: str) -> None:
-    """The fork server passes over what it cannot import; each run would then import all of it anew, unnoticed."""
+    """The fork server passes over what it cannot import; each run would then import all of it again, unnoticed."""
     assert importlib.util.find_spec(module) is not None
 
 
@@ -56,7 +56,7 @@ def serve_forks(directory: Path, *, then: str) -> tuple[int, list[tuple[int, boo
 
 
 def test_runs_are_forked_from_a_fork_of_the_code_server(tmp_path: Path) -> None:
-    server, ((first, *inherited), second) = serve_forks(tmp_path, then="go on")
+    server, ((first, *inherited), second) = serve_forks(tmp_path, then="continue")
 
     assert inherited == [True, True]  # What was in memory when it was forked.
     assert second == (first, True, True)
@@ -71,6 +71,6 @@ def test_a_fork_server_that_was_killed_is_replaced_by_one_that_imports_for_itsel
 
 
 def test_nothing_is_left_when_the_code_server_has_ended(tmp_path: Path) -> None:
-    _, ((first, *_), _) = serve_forks(tmp_path, then="go on")
+    _, ((first, *_), _) = serve_forks(tmp_path, then="continue")
 
     wait_until("the end of the fork server", lambda: not Path(f"/proc/{first}").exists(), timeout_seconds=60)

@@ -1,4 +1,5 @@
-"""The group `costs` as Dagster runs it: pages, files, the checks that block, budgets told once, and the schedule."""
+"""The group `costs` as Dagster runs it: pages, files, the checks that block, budgets reported once, and the
+schedule."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -455,7 +455,7 @@ definitions.defs().get_repository_def()
 
 
 def test_importing_the_definitions_reads_no_environment_and_no_file(tmp_path: Path) -> None:
-    (tmp_path / "cluster.yaml").mkdir()  # Whoever reads it fails, whatever user runs this.
+    (tmp_path / "cluster.yaml").mkdir()  # Anyone who reads it fails, whatever user runs this.
 
     done = subprocess.run(
         [sys.executable, "-c", _WATCHED_IMPORT],

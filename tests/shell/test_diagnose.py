@@ -1,4 +1,5 @@
-"""`diagnose --from-lake`: what was recorded of a time becomes incidents again, and what was not recorded is said."""
+"""`diagnose --from-lake`: what was recorded of a time becomes incidents again, and what was not recorded is
+reported."""
 
 import json
 from collections.abc import Iterable
@@ -99,7 +100,7 @@ def test_a_fault_that_was_recorded_is_found_with_culprit_and_victims(desk: Desk,
 @pytest.mark.parametrize(
     ("minutes_ago", "is_found"),
     [
-        pytest.param(31, False, id="before the stretch"),
+        pytest.param(31, False, id="before the interval"),
         pytest.param(30, True, id="at its beginning"),
         pytest.param(0, True, id="at the moment itself"),
         pytest.param(-1, False, id="after it"),

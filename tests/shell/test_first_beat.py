@@ -1,4 +1,4 @@
-"""`status --wait`: a start is told step by step, and the step that does not come is named."""
+"""`status --wait`: a start is reported step by step, and the step that does not come is named."""
 
 import socket
 from collections.abc import Callable, Iterator

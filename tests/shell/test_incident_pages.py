@@ -129,7 +129,7 @@ def test_no_markdown_of_others_is_left_as_such(hostile: str) -> None:
     text = paragraph(incident(hypothesis=hypothesis(hostile), note=hostile), bundle=None, now=NOW)
 
     for sign in ("![x]", "[click]", "<img", " # head", "`code`", "__loud__", "\n- zzz", "\x1b"):
-        assert sign not in re.sub(r"\\.", "", text)  # what a backslash stands before is only a letter
+        assert sign not in re.sub(r"\\.", "", text)  # what a backslash is before is only a letter
 
 
 def test_a_reason_too_long_to_show_does_not_repeat_the_cause() -> None:

@@ -24,7 +24,7 @@ from tests.simulator.fake_clock import BEGINNING, FakeClock
 from tests.simulator.small_cluster import SESSION, TRAINING
 
 NOW = datetime(2026, 1, 2, 1, 30, tzinfo=UTC)
-"""Partitions end with the wall clock, so the clock of these tests stands in its past."""
+"""Partitions end with the wall clock, so the clock of these tests is in its past."""
 RUNNING = datetime(2026, 1, 2, 1, tzinfo=UTC)
 HOURS = [RUNNING - 3 * HOUR, RUNNING - 2 * HOUR, RUNNING - HOUR]
 """A midnight lies among them."""

@@ -1,4 +1,5 @@
-"""`ingest` and `telemetry` on the command line: JSON alone on standard output, exit codes, what is said of mistakes."""
+"""`ingest` and `telemetry` on the command line: JSON alone on standard output, exit codes, what is stated of
+mistakes."""
 
 import gzip
 import json

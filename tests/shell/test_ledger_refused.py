@@ -1,4 +1,5 @@
-"""A ledger that is gone under a running autopilot: nothing is begun, people are paged at once, and told what to do."""
+"""A ledger that is gone under a running autopilot: nothing is started, people are paged at once, and reported what to
+do."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""`logs classify` and `logs explain`: JSON alone on standard output, one for each line; what is said of mistakes."""
+"""`logs classify` and `logs explain`: JSON alone on standard output, one for each line; what is stated of mistakes."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The message sensor and `ops-pipelines messages`: what was told, what waits, and no secret anywhere."""
+"""The message sensor and `ops-pipelines messages`: what was reported, what waits, and no secret anywhere."""
 
 import json
 from dataclasses import replace

@@ -42,7 +42,7 @@ def call(*words: str) -> tuple[int, str, str]:
         pytest.param(("--start", "--key", "../x"), 77, "is not a key", id="start under a path"),
         pytest.param(("--key", "../x", "--test", "nvml"), 2, "is not a key", id="run under a path"),
         pytest.param(("--result", "../x"), 2, "is not a key", id="result of a path"),
-        pytest.param(("--result", KEY, "--start"), 2, "stands alone", id="result and start"),
+        pytest.param(("--result", KEY, "--start"), 2, "is alone", id="result and start"),
         pytest.param(("--limit", "0.5"), 2, "", id="no time"),
     ],
 )

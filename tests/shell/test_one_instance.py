@@ -41,7 +41,7 @@ def none_kept() -> Iterator[None]:
 
 
 def tick(ref: InstanceRef) -> str:
-    """Evaluate one tick as the code server does; return what it said."""
+    """Evaluate one tick as the code server does; return what it reported."""
     origin = InProcessCodeLocationOrigin(LoadableTargetOrigin(module_name=__name__))
     answer = get_external_sensor_execution(
         DEFS.get_repository_def(), origin, ref, "watching", None, None, None, None, None

@@ -1,4 +1,5 @@
-"""`ops-pipelines quota`: what people read, what scripts read, a yes in one's own name, and names that mean harm."""
+"""`ops-pipelines quota`: what people read, what scripts read, an approval in one's own name, and names that mean
+harm."""
 
 import json
 from datetime import timedelta

@@ -22,7 +22,7 @@ DISK = (Path(__file__).parents[2] / "docs" / "DISK.md").read_text()
 
 
 class ClockAhead(FakeClock):
-    """Stands still so much later than the wall clock, by which Dagster dates what it keeps."""
+    """Has stopped so much later than the wall clock, by which Dagster dates what it keeps."""
 
     def __init__(self, ahead: timedelta) -> None:
         self._now = datetime.now(UTC) + ahead

@@ -1,4 +1,4 @@
-"""The page of remediation: pictures first, shown in place; nothing to show is said; no word of others is markup."""
+"""The page of remediation: pictures first, shown in place; nothing to show is reported; no word of others is markup."""
 
 import re
 from dataclasses import replace
@@ -111,7 +111,9 @@ def test_rows_say_what_did_not_help_what_is_next_and_what_is_asked_for() -> None
     [
         pytest.param({}, "not started again yet", id="held"),
         pytest.param({"resumed_at": ago(60)}, "none yet", id="runs"),
-        pytest.param({"resumed_at": ago(60), "progressed_at": NOW}, "a newer checkpoint at 21 Nov 07:30", id="goes on"),
+        pytest.param(
+            {"resumed_at": ago(60), "progressed_at": NOW}, "a newer checkpoint at 21 Nov 07:30", id="continues"
+        ),
         pytest.param({"ended_as": "cancelled"}, "none: cancelled", id="ended"),
     ],
 )

@@ -19,7 +19,7 @@ from tests.shell.test_server import get
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    """A cluster in mode approve, on which one GPU was lost and nobody said yes."""
+    """A cluster in mode approve, on which one GPU was lost and nobody approved."""
     desk = Desk(tmp_path_factory.mktemp("desk"))
     desk.lose_gpu("gpu002")
     desk.clock.wait(60)

@@ -1,4 +1,5 @@
-"""The shipped releases on the shipped cluster: whoever tries them out sees plans, and one refusal with its reason."""
+"""The shipped releases on the shipped cluster: anyone who tries them out sees plans, and one refusal with its
+reason."""
 
 import json
 import shutil

@@ -102,7 +102,7 @@ def test_what_is_due_is_requested_once_with_its_lane_its_lease_and_why(
 def test_a_node_in_hand_is_asked_for_again_at_the_next_read(stage: RolloutStage, instance: dg.DagsterInstance) -> None:
     stage.start()
     stage.run_until_stage("gpu001", NodeStage.INSTALLING, NodeStage.ACTIVATING)
-    stage.let_pass(TTL.total_seconds())  # The lease of whoever made the passes so far runs out.
+    stage.let_pass(TTL.total_seconds())  # The lease of anyone who made the passes so far runs out.
 
     first = turn(stage, instance)
     stage.let_pass(1)

@@ -183,7 +183,7 @@ def test_plan_that_needs_the_same_job_waits_for_the_run_that_looked_first(
 
     remediate(autopilot, instance)
 
-    assert autopilot.node(B).is_drained  # Who is broken is taken out, whoever is at work.
+    assert autopilot.node(B).is_drained  # Who is broken is taken out, no matter who is at work.
     assert EntryKind.HOLD not in autopilot.commands()
     assert autopilot.clock.now() - began_at >= autopilot.cluster.rules.policy.durations.run_patience
 

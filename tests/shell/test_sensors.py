@@ -379,7 +379,7 @@ def test_plan_that_a_lost_lease_left_half_way_is_gone_on_with_by_the_first_tick_
 ) -> None:
     break_node(autopilot)
     notice(autopilot, instance)
-    first = turn(remediation_sensor, autopilot, instance)  # The drain is done; the run that goes on dies.
+    first = turn(remediation_sensor, autopilot, instance)  # The drain is done; the run that continues dies.
     assert autopilot.incident().state is IncidentState.ACTING
     waited = turn(remediation_sensor, autopilot, instance, cursor=first.cursor)
 

@@ -126,7 +126,7 @@ def test_the_asset_shows_the_week_and_keeps_its_page(tmp_path: Path) -> None:
     assert (shown["interruption_count"], shown["failure_count"], shown["wrong_act_count"]) == (0, 1, 0)
     assert (tmp_path / "weekly-2026-W46.html").exists()
 
-    # Whoever asks the web process gets the kept page, without the lake.
+    # Anyone who asks the web process gets the kept page, without the lake.
     def no_lake() -> None:
         raise AssertionError("the kept page needs no lake")
 

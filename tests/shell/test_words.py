@@ -1,9 +1,12 @@
-"""Documents use the field's words: what CONVENTIONS.md lists under "Words" is in no page, outside code.
+"""Documents and code use the field's words: CONVENTIONS.md lists under "Words" what is in no page, nor in code.
 
-Left out: code, and tables between `<!-- begin NAME -->` and `<!-- end NAME -->`, which are the program's own words.
+Left out of pages: code, and tables between `<!-- begin NAME -->` and `<!-- end NAME -->`, which are the program's own
+words. Prose of code: comments, docstrings and strings of several words; a string without a space is a key or a state.
 """
 
+import io
 import re
+import tokenize
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -36,6 +39,55 @@ def faults(page: str, text: str) -> Iterator[str]:
         word = " ".join(found[0].split())
         line = prose[: found.start()].count("\n") + 1
         yield f"{page}:{line}: not {word!r}, but {WORDS[word.lower()]}"
+
+
+IN_BRACES = re.compile(r"(?<!\{)\{[^{}]*\}")
+
+
+def prose_of_code(source: str) -> Iterator[tuple[int, str]]:
+    """Yield comments, docstrings and strings of several words, each with its line; not what f-strings compute."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        text = token.string
+        if token.type == tokenize.STRING and re.match("[rR]?[fF]", text):
+            text = IN_BRACES.sub("``", text)
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and re.search(r"\s", text)):
+            yield token.start[0], text
+
+
+def faults_of_code(path: str, source: str) -> list[str]:
+    if not ANY_WORD.search(source):
+        return []  # To take a module apart takes longer.
+    found = []
+    for line, text in prose_of_code(source):
+        for fault in faults("", text):
+            where, _, what = fault.removeprefix(":").partition(": ")
+            found.append(f"{path}:{line + int(where) - 1}: {what}")
+    return found
+
+
+@pytest.mark.parametrize("package", ["ops_pipelines", "ops_pipelines_lab", "bench"])
+def test_the_prose_of_the_code_uses_the_words_of_the_field(package: str) -> None:
+    paths = sorted((ROOT / package).rglob("*.py"))
+
+    found = [each for path in paths for each in faults_of_code(path.relative_to(ROOT).as_posix(), path.read_text())]
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        pytest.param('"""It tells all."""\n', [1], id="docstring"),
+        pytest.param("x = 1\n# whoever reads\n", [2], id="comment"),
+        pytest.param('x = """a\nb told c"""\n', [2], id="second line of a string"),
+        pytest.param("x = f\"{told['a b']} was said\"\n", [1], id="f-string"),
+        pytest.param("x = f'{told} of it'\n", [], id="what an f-string computes"),
+        pytest.param("told = 'told'\n", [], id="names and keys"),
+        pytest.param("'''see `told` there'''\n", [], id="code in prose"),
+    ],
+)
+def test_words_are_found_in_prose_of_code_alone(source: str, lines: list[int]) -> None:
+    assert [int(each.split(":")[1]) for each in faults_of_code("m.py", source)] == lines
 
 
 @pytest.mark.parametrize("page", PAGES)

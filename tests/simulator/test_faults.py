@@ -196,7 +196,7 @@ def test_lines_written_during_a_partition_arrive_after_it_with_their_own_time(tm
     [
         pytest.param(FaultKind.GPU_FELL_OFF_BUS, ("gpu099",), 0, None, id="unknown node"),
         pytest.param(FaultKind.GPU_FELL_OFF_BUS, (GPU1,), 8, None, id="unknown GPU"),
-        pytest.param(FaultKind.GPU_FELL_OFF_BUS, (GPU1,), None, None, id="GPU not said"),
+        pytest.param(FaultKind.GPU_FELL_OFF_BUS, (GPU1,), None, None, id="GPU not reported"),
         pytest.param(FaultKind.GPU_FELL_OFF_BUS, (GPU1, GPU2), 0, None, id="two nodes"),
         pytest.param(FaultKind.APPLICATION_XID31, (GPU4,), 0, None, id="no process to fault"),
         pytest.param(FaultKind.NETWORK_PARTITION, (GPU1,), None, None, id="partition without an end"),
@@ -211,7 +211,7 @@ def test_impossible_fault_raises_and_leaves_no_trace(
     cluster = SmallCluster(tmp_path, SESSION)
     cluster.fleet.power_off(GPU3)
     cluster.twin.inject(FaultKind.GPU_FELL_OFF_BUS, GPU2, gpu=5)
-    # The session stands on gpu004: take it away, so that nothing uses a GPU there.
+    # The session is on gpu004: take it away, so that nothing uses a GPU there.
     cluster.fleet.power_off(GPU4)
     cluster.fleet.power_on(GPU4)
     cluster.clock.wait(6.0)

@@ -30,7 +30,7 @@ def test_job_stays_held_when_slurm_itself_gives_up_the_node(tmp_path: Path) -> N
     assert still.state is JobState.COMPLETING
     assert cluster.node(GPU1).state is NodeState.DOWN
     assert (cluster.job(job).state, cluster.job(job).is_held) == (JobState.PENDING, True)
-    assert len(cluster.progress(job).writers) == 1, "the orphan on the dead node goes on"
+    assert len(cluster.progress(job).writers) == 1, "the orphan on the dead node continues"
     assert read_split_brains(cluster.twin) == ()
 
 

@@ -1,4 +1,4 @@
-"""Versions on pretended nodes: what a restart brings, what an installation leaves, and what bad versions do."""
+"""Versions on simulated nodes: what a restart brings, what an installation leaves, and what bad versions do."""
 
 from pathlib import Path
 

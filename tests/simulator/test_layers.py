@@ -1,4 +1,4 @@
-"""Every layer of the pretended cluster is measured, in series that the catalogue knows, as load and faults have it."""
+"""Every layer of the simulated cluster is measured, in series that the catalogue knows, as load and faults have it."""
 
 import json
 import re
@@ -77,7 +77,7 @@ def value(samples: dict[Series, float], name: str, **labels: str) -> float:
 
 
 def of_node(samples: dict[Series, float], node: str) -> set[str]:
-    """Return the names of what the node itself said."""
+    """Return the names of what the node itself reported."""
     return {
         name
         for name, labels in samples

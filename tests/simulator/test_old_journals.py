@@ -64,7 +64,7 @@ def test_old_journal_folds_to_its_old_end(tmp_path: Path) -> None:
     node = cluster.node(GPU1)
 
     assert (job.state, job.restart_count, job.nodes) == (JobState.RUNNING, 1, {GPU2, GPU3})
-    # Held at 17 s, gone at 18 s, eligible 3 s later, and it goes on from its checkpoint at 10 s.
+    # Held at 17 s, gone at 18 s, eligible 3 s later, and it continues from its checkpoint at 10 s.
     assert job.started_at == BEGINNING + timedelta(seconds=21)
     assert cluster.progress(job.job).step_count == 20 + 78
     assert (node.state, node.is_drained, node.reason) == (NodeState.IDLE, True, "INC-7")

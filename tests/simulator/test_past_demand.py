@@ -1,4 +1,4 @@
-"""A pretended past of demand: the same each time, plausible in every row, and with something in it to find."""
+"""A simulated past of demand: the same each time, plausible in every row, and with something in it to find."""
 
 from collections import defaultdict
 from collections.abc import Sequence

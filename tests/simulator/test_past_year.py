@@ -1,4 +1,4 @@
-"""A pretended year: the same each time, ending in the weeks that quotas see, and with something in it to find."""
+"""A simulated year: the same each time, ending in the weeks that quotas see, and with something in it to find."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def year() -> Sequence[Row]:
 
 
 def wanted(rows: Sequence[Row], team: str, *, since: date, until: date) -> float:
-    """Mean of what a team wanted in the hours of these days, of `until` no more; no row is nothing wanted."""
+    """Mean of what a team requested in the hours of these days, of `until` no more; no row is nothing requested."""
     found = []
     for row in rows:
         at, gpus = row["time"], row["gpus_demand_avg"]

@@ -1,4 +1,4 @@
-"""Programs of jobs: checkpoints that take time, warm-up, ages, time limits, bugs, and services that must go on."""
+"""Programs of jobs: checkpoints that take time, warm-up, ages, time limits, bugs, and services that must continue."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -46,7 +46,7 @@ REPLICA = JobSpec(
         pytest.param(13.0, 20, 0, id="an interval done, saving begins"),
         pytest.param(14.9, 20, 0, id="just before it is saved: nothing done meanwhile"),
         pytest.param(15.0, 20, 20, id="saved"),
-        pytest.param(16.0, 22, 20, id="goes on"),
+        pytest.param(16.0, 22, 20, id="continues"),
         pytest.param(27.0, 40, 40, id="second"),
     ],
 )

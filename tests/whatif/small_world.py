@@ -24,7 +24,7 @@ ROOMY = Policy(
 
 
 def small_scenario(**changes: float) -> Scenario:
-    """Return the Llama 3 mix on 64 nodes at the same interruptions a day; 5 days unless told otherwise."""
+    """Return the Llama 3 mix on 64 nodes at the same interruptions a day; 5 days unless reported otherwise."""
     known = read_scenario("llama3")
     shrunk = replace(known, gpu_count=known.gpu_count // SHRUNK, rate_scale=float(SHRUNK), days=5.0)
     return replace(shrunk, **changes)  # type: ignore[arg-type]  # each a number of Scenario

@@ -49,7 +49,7 @@ def test_no_more_than_the_canaries_are_touched(touched: int, is_kept: bool) -> N
 @pytest.mark.parametrize(
     ("trial", "said"),
     [
-        (bad(is_back=False), "went back"),
+        (bad(is_back=False), "rolled back"),
         (bad(is_stopped=False), "never stopped"),
         (bad(days=7.01), "days to decide"),
     ],

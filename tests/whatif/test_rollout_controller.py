@@ -1,4 +1,5 @@
-"""Our rollout in the simulated world: bad releases are stopped and go back whole, and nobody tells it which it is."""
+"""Our rollout in the simulated world: bad releases are stopped and roll back whole, and nobody reports it which it
+is."""
 
 import ast
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Peers roll out by the rules that they are published with: how many at once, what stops them; nobody goes back."""
+"""Peers roll out by the rules that they are published with: how many at once, what stops them; nobody rolls back."""
 
 import pytest
 

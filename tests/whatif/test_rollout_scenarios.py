@@ -1,4 +1,4 @@
-"""The table of releases and of the cluster: every number with a source, and read as it stands."""
+"""The table of releases and of the cluster: every number with a source, and read as it is."""
 
 import csv
 from importlib.resources import files

@@ -1,4 +1,4 @@
-"""What many rollouts come to: percentiles, shares, and what is said of good releases only, or of bad ones."""
+"""What many rollouts come to: percentiles, shares, and what is stated of good releases only, or of bad ones."""
 
 import pytest
 from hypothesis import given
@@ -108,7 +108,7 @@ def test_an_upgraded_node_of_a_good_release_costs_its_visit_and_little_more() ->
     assert cost is not None
     assert visit_gpu_hours - 1.5 < cost < visit_gpu_hours + 3.0
     # One of the twelve is a false stop: untouched nodes of this small site had few failures by luck, and five came on
-    # updated ones. It went back as a bad release does; `bench.rollout` counts how often that happens.
+    # updated ones. It rolled back as a bad release does; `bench.rollout` counts how often that happens.
     stopped = [each for each in trials if each.is_stopped]
     assert len(stopped) <= 1
     assert all(each.is_back for each in stopped)

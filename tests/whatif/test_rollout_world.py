@@ -12,7 +12,7 @@ HOUR = 3_600.0
 
 
 class Watch:
-    """Notes what a world tells."""
+    """Notes what a world reports."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,7 +1,7 @@
 """The rows of a table as matrices that move on with time: a cycle costs what it brings, not what the window holds.
 
 Most of what a healthy cluster measures never changes: counters of errors, limits, names. A column in which each unit
-said one value, in each of its rows, is kept as one row of values for as long as that holds.
+reported one value, in each of its rows, is kept as one row of values for as long as that holds.
 
 Only rows at grid times, one a part, are kept as cells. Whatever is otherwise (a row between grid times or dated ahead,
 two devices that are one part) makes the whole window be placed as `grid.place` does it: slow, and the same cells.
@@ -160,7 +160,7 @@ class Rolled:
             for of in (self._matrices, self._steady, self._newest, self._words):
                 of.pop(name, None)
         for name, before in self._matrices.items():
-            # Anew, not in place: the panel before this one looks at the old one.
+            # Again, not in place: the panel before this one looks at the old one.
             moved = self._matrices[name] = np.full(before.shape, np.nan, dtype=before.dtype)
             moved[: max(len(before) - moved_by, 0)] = before[moved_by:]
         for name in self._words:
@@ -185,7 +185,7 @@ class Rolled:
         self._matrices[name] = _with_gaps(self._steady.pop(name), np.isnan(self._matrices[_SEEN]))
 
     def _forget_words(self, name: str) -> None:
-        """Number the texts anew that are still used: jobs come and go."""
+        """Number the texts again that are still used: jobs come and go."""
         of = self._steady if name in self._steady else self._matrices
         if name not in of:
             return
@@ -232,7 +232,7 @@ class Rolled:
                 return
             self._matrices[name] = np.full((self._capacity, len(self._units)), np.nan, dtype=kind)
         elif kind is np.float64 and self._matrices[name].dtype != kind:
-            self._matrices[name] = self._matrices[name].astype(kind)  # Anew: the panel before looks at the old one.
+            self._matrices[name] = self._matrices[name].astype(kind)  # Again: the panel before looks at the old one.
         if name == HOLDER:
             is_known[:] = True
         if not is_known.all():
@@ -302,7 +302,7 @@ def _with_gaps(said: Matrix, is_gap: NDArray[np.bool_]) -> Matrix:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RolledParts:
-    """The cells of a stretch of time; implements `grid.Parts`."""
+    """The cells of an interval; implements `grid.Parts`."""
 
     rolled: Rolled
     grid: Grid

@@ -1,4 +1,4 @@
-"""What the files of a site say by now; where one cannot be used, what it said last, for how long, and where that is
+"""What the files of a site say by now; where one cannot be used, what it reported last, for how long, and where that is
 kept.
 
 A copy of the last good file lies in the state directory, so that a slip in a new one stops no morning, in whichever
@@ -38,7 +38,9 @@ from ops_pipelines.teams.projects import CapacitySettings, PlannedProject
 # -- what a file of a site says by now --
 
 
-_HOLDS = "cannot be used as it is, and what it said before is in force; `ops-pipelines check-config` names the fault"
+_HOLDS = (
+    "cannot be used as it is, and what it reported before is in force; `ops-pipelines check-config` names the fault"
+)
 Content = TypeVar("Content")
 Stamp = tuple[int, ...] | None
 """What distinguishes one content of a file from the next; None without a file."""
@@ -210,7 +212,7 @@ class InForce(Generic[Content]):
 
 
 def read_cluster_in_force(cluster_file: Path, *, now: datetime, named: Path | None = None) -> InForce[ClusterConfig]:
-    """Return what cluster.yaml says, or said last. Raises ConfigError where neither can be used.
+    """Return what cluster.yaml says, or reported last. Raises ConfigError where neither can be used.
 
     `named` is a state directory in which to look for what it had last, before those that are known.
     """

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from ops_pipelines.core.identity import NodeName
 
 NODE = "{node}"
-"""Stands for the node's name in an address or a system's id."""
+"""Represents the node's name in an address or a system's id."""
 POWER_ACTS = ("power_off", "power_on", "power_state")
 
 

@@ -251,7 +251,7 @@ class VerdictKind(Enum):
     GOOD = "good"
     """Everything that the release claims to find was looked for, and is not there."""
     UNDECIDED = "undecided"
-    """Go on looking; the wave may not end yet."""
+    """Continue looking; the wave may not end yet."""
     STOP = "stop"
     """Something is there: roll back."""
     ASK = "ask"

@@ -148,7 +148,7 @@ def _why_answered_for(missing: str | None, undecided: list[TestLine]) -> str:
     """Return what a person let pass, by name: they have read what each test stated when it asked."""
     names = ", ".join(dict.fromkeys(each.name for each in undecided))
     parts = (missing, f"not decided: {names}" if names else None)
-    return "a person let it go on: " + "; ".join(part for part in parts if part)
+    return "a person let it continue: " + "; ".join(part for part in parts if part)
 
 
 def _said(tests: list[TestLine]) -> str:

@@ -53,7 +53,7 @@ class Injector:
     truths: list[Truth] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     unfinished: list[Callable[[], None]] = field(default_factory=list)
-    """What is stated of faults that take hours and were still going on when the day ended."""
+    """What is stated of faults that take hours and were still continuing when the day ended."""
     _quiet_nodes: dict[int, float] = field(default_factory=dict)
     _quiet_jobs: dict[JobId, float] = field(default_factory=dict)
 
@@ -189,7 +189,7 @@ class Injector:
         return tuple(sorted(self.truths, key=lambda truth: truth.onset))
 
     def close(self) -> None:
-        """Tell of what was still going on at the end of the day."""
+        """Tell of what was still continuing at the end of the day."""
         for tell in self.unfinished:
             tell()
 

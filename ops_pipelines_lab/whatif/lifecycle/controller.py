@@ -43,7 +43,7 @@ class RolloutResult:
     is_done: bool = False
     """Every node that could be updated is."""
     is_stopped: bool = False
-    """Went back, waits for people, or goes no further."""
+    """Rolled back, waits for people, or goes no further."""
     has_asked: bool = False
     """Stopped because it could not decide."""
     is_back: bool = False

@@ -208,7 +208,7 @@ def test_memory_of_gpus_and_nodes_comes_from_the_inventory() -> None:
 
 
 def lines(*told: tuple[int, LineKind]) -> JobLines:
-    """Return lines of job 1, told so many seconds after T0."""
+    """Return lines of job 1, reported so many seconds after T0."""
     marks = tuple(CheckpointLine(job=JobId("1"), at=T0 + timedelta(seconds=at), kind=kind) for at, kind in told)
     rows = TABLES["job_logs"].from_rows(
         [{"source": "s", "position": "1", "time": T0, "job": "1", "step": 5, "text": "iteration 5"}]

@@ -502,7 +502,7 @@ _HOURS = 6
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Cells]:
-    """Rows of a few jobs, each with attempts one after the other, and perhaps a wait that goes on."""
+    """Rows of a few jobs, each with attempts one after the other, and perhaps a wait that continues."""
     rows: list[Cells] = []
     for number in range(draw(st.integers(1, 5))):
         team, gpus = draw(st.sampled_from("ab")), draw(st.integers(0, 16))

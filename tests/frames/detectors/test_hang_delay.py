@@ -1,4 +1,4 @@
-"""How soon hangs are said, and how often pauses are taken for one: over a seeded population of small trainings."""
+"""How soon hangs are reported, and how often pauses are taken for one: over a seeded population of small trainings."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
-"""Each fault of hardware is said, of the right part, when it is certain, with the number that decided; and its limit's
-neighbours are not."""
+"""Each fault of hardware is reported, of the right part, when it is certain, with the number that decided; and its
+limit's neighbours are not."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta

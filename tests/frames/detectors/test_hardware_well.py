@@ -1,4 +1,4 @@
-"""What only looks like a fault of hardware: nothing may be said of any of it."""
+"""What only looks like a fault of hardware: nothing may be stated of any of it."""
 
 from collections.abc import Callable, Mapping
 
@@ -63,7 +63,7 @@ COUNTERS: Mapping[str, Mapping[str, float]] = {
     },
     "disks": {"media_error_count": 5, "busy_seconds": 100, "read_count": 1e6, "write_count": 1e6},
 }  # fmt: skip
-"""What stands on the counters since long ago."""
+"""What is on the counters since long ago."""
 Day = dict[str, Columns]
 Change = Callable[[Day], None]
 
@@ -145,7 +145,7 @@ def the_day_warms_up(day: Day) -> None:
     wave = 4 * np.sin(np.linspace(0, 2 * np.pi, TIMES, dtype=np.float32))[:, None]
     day["racks"]["inlet_temperature_celsius"] += wave
     day["gpus"]["temperature_celsius"] += wave
-    day["gpus"]["temperature_celsius"][:, 64:] += 4  # the second rack stands in a warmer place
+    day["gpus"]["temperature_celsius"][:, 64:] += 4  # the second rack is in a warmer place
 
 
 def jobs_come_and_go(day: Day) -> None:

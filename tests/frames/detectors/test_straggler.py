@@ -175,7 +175,7 @@ def test_what_is_said_of_a_time_depends_on_the_look_back_alone(data: st.DataObje
     training = Training(rows=rows, nodes=2, gpus=4, seed=data.draw(st.integers(0, 9)))
     slow(training, [data.draw(st.integers(0, 7))], rows=slice(begin, None), by=data.draw(st.sampled_from([0.15, 0.3])))
     panel = training.build()
-    # Judged at whole minutes: just after one, what is said is still of that one.
+    # Judged at whole minutes: just after one, what is reported is still of that one.
     row = data.draw(st.integers(lookback, rows - 1).filter(lambda row: panel.times[row] % 60 < STEP_SECONDS))
 
     whole = said_at(panel, row)

@@ -24,7 +24,7 @@ GPU_GAUGES = (
 
 @dataclass
 class Training:
-    """One job over a stretch of time; rates and gauges, each (rows, parts). Change them, then `build`."""
+    """One job over an interval; rates and gauges, each (rows, parts). Change them, then `build`."""
 
     rows: int
     nodes: int = 4

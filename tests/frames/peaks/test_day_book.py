@@ -1,4 +1,4 @@
-"""Hours of a day to rows: peak, mean, hours near the peak, what is told by too few hours; GPUs, and what is out."""
+"""Hours of a day to rows: peak, mean, hours near the peak, what is reported by too few hours; GPUs, and what is out."""
 
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta
@@ -33,7 +33,7 @@ def book_of(day: date = DAY, zone: str = "UTC") -> DayBook:
 def demand(
     book: DayBook, wanted: Mapping[tuple[str, str], Mapping[int, tuple[float, float, float, float]]]
 ) -> pa.Table:
-    """(wanted, ran, idle, waited) by team and type, and hour."""
+    """(requested, ran, idle, waited) by team and type, and hour."""
     return TABLES["gpu_demand"].from_rows(
         {
             "team": team,

@@ -1,4 +1,4 @@
-"""What is foretold of which series, in its own unit; and of which nothing is, with the reason."""
+"""What is forecast of which series, in its own unit; and of which nothing is, with the reason."""
 
 from dataclasses import replace
 from datetime import date, timedelta

@@ -1,4 +1,4 @@
-"""Days as they were told: which are known, peaks of weeks by any first day, and how demand runs within a week."""
+"""Days as they were notified: which are known, peaks of weeks by any first day, and how demand runs within a week."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta

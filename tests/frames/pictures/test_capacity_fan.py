@@ -1,4 +1,4 @@
-"""Pictures of capacity: well formed, told in words, nothing beyond the sheet, nothing by colour alone."""
+"""Pictures of capacity: well formed, reported in words, nothing beyond the sheet, nothing by colour alone."""
 
 import math
 import re

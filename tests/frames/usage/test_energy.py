@@ -1,4 +1,4 @@
-"""Energy by who caused it: measured where there is a reading, told where there is none."""
+"""Energy by who caused it: measured where there is a reading, reported where there is none."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Every pause of a recorded day is one: no steps, and each signal that is said to live really moves."""
+"""Every pause of a recorded day is one: no steps, and each signal that is stated to live really moves."""
 
 from functools import cache
 

@@ -450,7 +450,8 @@ def _count_old_processes(
 
 
 def ask_node(settings: Settings, node: str, job: str, *, address: tuple[str, int]) -> tuple[float, ...]:
-    """Return the ages of a job's processes on a node, in seconds; raise GuardError unless the node itself said so."""
+    """Return the ages of a job's processes on a node, in seconds; raise GuardError unless the node itself reported
+    so."""
     token = secrets.token_hex(16)
     question = _munge(settings, "munge", json.dumps({"protocol": PROTOCOL, "job": job, "token": token}))
     try:
@@ -686,7 +687,7 @@ def judge_start(settings: Settings, job: str, started_at: float) -> int:
 
 
 def look_again(settings: Settings) -> tuple[str, ...]:
-    """Let go what the guard held and nobody took over, where the nodes are clear by now; return what was done.
+    """Released what the guard held and nobody took over, where the nodes are clear by now; return what was done.
 
     Several jobs at once, and a beat for each: in a storm every one of them waits for nodes that do not answer.
     """
@@ -714,7 +715,7 @@ def _look_at(settings: Settings, job: str, comments: Mapping[str, str]) -> list[
         return [f"job {job} is gone"]
     comment = comments.get(facts.leader, "")
     if facts.state in ("COMPLETING", "CONFIGURING"):
-        return []  # On its way back from the prolog.
+        return []  # On its rollback from the prolog.
     if facts.state not in ("PENDING", "RUNNING"):
         _forget_held(settings, job)
         return [f"job {job} is over"]
@@ -725,7 +726,7 @@ def _look_at(settings: Settings, job: str, comments: Mapping[str, str]) -> list[
             return []  # The hold came after it had started: it is released like any other once it waits.
         patience = _ON_ITS_WAY_SECONDS if is_answered else _LATE_HOLD_SECONDS
         if age_seconds < patience and (facts.state == "RUNNING" or not is_answered):
-            return []  # On its way back from the prolog, or the hold is on its way.
+            return []  # On its rollback from the prolog, or the hold is on its way.
         _forget_held(settings, job)  # Who holds it from now on is not us.
         if comment.startswith(MARK):
             _say(settings, facts.name, "")
