@@ -127,9 +127,7 @@ def plan_json(plan: CapacityPlan) -> dict[str, object]:
             for each in plan.regret
         ],
         "refresh": [
-            {
-                **fields_of(each, "asset racks gpu_type gpus age_months replacement is_due reported"),
-            }
+            {**fields_of(each, "asset racks gpu_type gpus age_months replacement is_due"), "said": each.said}
             for each in plan.refresh
         ],
         "notes": plan.notes,

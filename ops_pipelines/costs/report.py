@@ -167,7 +167,7 @@ def _budgets(charge: Charge, *, team: str | None) -> tuple[doc.Block, ...]:
                 doc.Column(title="Budget", kind=doc.Kind.CENTS),
                 doc.Column(title="Share", kind=doc.Kind.RATIO),
                 doc.Column(title="Forecast", kind=doc.Kind.CENTS),
-                doc.Column(title=f"Is{f', {currency}' if currency else ''}", key="stands"),
+                doc.Column(title=f"Amount{f', {currency}' if currency else ''}", key="stands"),
             ),
             rows=[_budget(each) for each in standings],
         ),

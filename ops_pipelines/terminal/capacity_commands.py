@@ -86,9 +86,9 @@ def plan(
     \b
     JSON: cluster, quarter, as_of, currency, shortage_probability_max, orders [{what, gpu_type, resource, name, count,
     order_by, is_overdue, short_from, earliest_relief, cents, why}], alternatives [{gpu_type, way, gpus,
-    worst_shortage_probability, short_gpu_hours, cents, takes_effect_on, reported}], regret_ratios, regret [{gpu_type,
+    worst_shortage_probability, short_gpu_hours, cents, takes_effect_on, `said`}], regret_ratios, regret [{gpu_type,
     nodes, short_gpu_hours, idle_gpu_hours, cents_by_ratio, regret_by_ratio}], refresh [{asset, racks, gpu_type, gpus,
-    age_months, replacement, is_due, reported}], notes [text]. Cents are whole; null: no price, or no date, is known.
+    age_months, replacement, is_due, `said`}], notes [text]. Cents are whole; null: no price, or no date, is known.
     """
     from ops_pipelines.capacity.answers import plan_json
     from ops_pipelines.capacity.forecasting import forecast_quarter, plan_quarter

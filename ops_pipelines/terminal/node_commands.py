@@ -62,7 +62,7 @@ def node_check(
 
     \b
     JSON: node, key, suite, started_at, finished_at, gpu_models [text], tests [test, result (passed, failed, not_run),
-    reported, seconds, is_absent (not run: its tool is not here), measurements [name, value, unit, gpu or null]],
+    `said`, seconds, is_absent (not run: its tool is not here), measurements [name, value, unit, gpu or null]],
     serials [part, serial, model, firmware]; and, if NVML can be read, boot_id, booted_at, inspected_at, chassis_serial,
     gpus and failures as `inspect` prints them.
     """
@@ -328,7 +328,7 @@ def result(key: Key, state: State = _INSTALL_DIRECTORY) -> None:
     Exit codes: 0 it is printed, whatever it says; 4 `none` was started under this key; 3 its files make no sense.
 
     \b
-    JSON: node, key, state (running, installed, failed), reported, progress_ratio or null, changed_at.
+    JSON: node, key, state (running, installed, failed), `said`, progress_ratio or null, changed_at.
     """
     from ops_pipelines.core.node_tests import parse_check_key
     from ops_pipelines.resources.fleet.documents import report_to_json

@@ -354,7 +354,7 @@ def messages(
 
     \b
     JSON: cluster, taken_at, waiting_count, sent_count, undeliverable_count, notes [key, state (waiting, sent,
-    undeliverable), audience, recipient, incident, severity, reported, made_at, sent_at, next_at, message,
+    undeliverable), audience, recipient, incident, severity, `said`, made_at, sent_at, next_at, message,
     attempt_count, receipt, problem].
     """
     from ops_pipelines.remediate.by_hand import ByHandRefused

@@ -166,7 +166,7 @@ def explain(
     \b
     JSON: cluster, team, day, belongs_to, proposal, state, agreed [gpu_type, contract, guarantee, weight, borrow_limit,
     lend_limit, reserved, cap, priority], projects, lines (as of `quota propose`), history [day, proposal, state,
-    gpu_type, before, after, reason], reclaim [gpu_type, guarantee, runs, free, requested, jobs [job, team, gpus,
+    gpu_type, before, after, reason], reclaim [gpu_type, guarantee, runs, free, `wanted`, jobs [job, team, gpus,
     ran_seconds], missing, rule, scheduler], notes.
     """
     from ops_pipelines.quotas.answers import all_on_team, team_document, team_json

@@ -135,7 +135,7 @@ def report(
     JSON: incident, node, chassis_serial, written_at, began_at, what_broke, sureness or null, asks [text], parts
     [part, pci_address, serial, model, firmware, reasons, earlier_incident_count], signs [first_at, last_at, count,
     part, rule, says, lines], left_out_sign_count, useless_repairs [repair, ended_at, why], repairs [begun_at, act,
-    outcome, witness], tests [finished_at, suite, test, result, reported, values [name, value, unit, part, low, high,
+    outcome, witness], tests [finished_at, suite, test, result, `said`, values [name, value, unit, part, low, high,
     verdict, source]], versions [text], history [incident, began_at, state, cause, parts, note], evidence, not_known.
     """
     from ops_pipelines.remediate.by_hand import report_for

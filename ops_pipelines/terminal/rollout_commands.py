@@ -47,7 +47,7 @@ def plan(
     JSON: cluster, made_at, release, about, plan or null, refused, changes [component, version, activation,
     reversible, conditions], node_count, waves [wave, kind, nodes, planned_from, planned_until], starts_at,
     finishes_at, lost_gpu_hours, teams [team, nodes, gpu_count, first_at, last_at], not_touched [node, reason],
-    contradictions [rule, reported, source, nodes], needs_yes_for, warnings.
+    contradictions [rule, `said`, source, nodes], needs_yes_for, warnings.
     """
     from ops_pipelines.core.proof import Refusal
     from ops_pipelines.rollouts.orders import files_of, plan_release
@@ -106,7 +106,7 @@ def status(
     \b
     JSON: cluster, taken_at, problems [text], rollouts [rollout, release, plan, state, owner, reason, since,
     deadline, wave, wave_count, nodes_by_stage, finishes_at, created_by, created_at, yes_by, stopped_because, waits_for,
-    tests [test, verdict, reported, evidence_ratio], verdict, nodes [node, wave, stage, direction, since, deadline,
+    tests [test, verdict, `said`, evidence_ratio], verdict, nodes [node, wave, stage, direction, since, deadline,
     reason, failure]].
     """
     cluster = open_named(ctx, cluster_file)

@@ -7,7 +7,7 @@ not believed.
 A check extends what `inspect` prints (`command_fleet`): the same keys for the same things, and
 
     {"key": "…32 digits…", "suite": "memory", "started_at": "…Z", "finished_at": "…Z", "gpu_models": ["NVIDIA H200"],
-     "tests": [{"test": "nccl_loopback", "result": "passed", "reported": "…", "seconds": 31.2,
+     "tests": [{"test": "nccl_loopback", "result": "passed", "said": "…", "seconds": 31.2,
                 "measurements": [{"name": "busbw", "value": 479.1, "unit": "GB/s", "gpu": null}]}],
      "serials": [{"part": "gpu 0000:1b:00", "serial": "…", "model": "…", "firmware": "…"}]}
 
@@ -16,7 +16,7 @@ Without `boot_id` and `gpus` NVML could not be read. An installation:
     order     base64url of {"node": "gpu003", "key": "…32 digits…", "direction": "forward", "changes": [{"component":
               "driver", "version": "580.126.20", "words": ["apt-get", "install", "cuda-drivers={version}"],
               "artifact": {"name": "…", "sha256": "…", "location": "…"} or null}]}
-    report    {"node": …, "key": …, "state": "running", "reported": "…", "progress_ratio": 0.5, "changed_at": "…Z"}
+    report    {"node": …, "key": …, "state": "running", "said": "…", "progress_ratio": 0.5, "changed_at": "…Z"}
     versions  {"node": "gpu003", "driver": "580.126.20", "kernel": "6.8.0-1013-nvidia"}; `node` may be left out
 
 A word of base64url is safe in any shell on its way.
