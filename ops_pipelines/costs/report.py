@@ -163,11 +163,11 @@ def _budgets(charge: Charge, *, team: str | None) -> tuple[doc.Block, ...]:
             columns=(
                 doc.Column(title="Team", kind=doc.Kind.NAME, is_strong=True),
                 doc.Column(title="", kind=doc.Kind.DRAWN, key="bar"),
-                doc.Column(title="Spent", kind=doc.Kind.CENTS),
+                doc.Column(title=f"Spent{f', {currency}' if currency else ''}", kind=doc.Kind.CENTS, key="spent"),
                 doc.Column(title="Budget", kind=doc.Kind.CENTS),
                 doc.Column(title="Share", kind=doc.Kind.RATIO),
                 doc.Column(title="Forecast", kind=doc.Kind.CENTS),
-                doc.Column(title=f"Amount{f', {currency}' if currency else ''}", key="stands"),
+                doc.Column(title="State", key="stands"),
             ),
             rows=[_budget(each) for each in standings],
         ),

@@ -84,7 +84,7 @@ def test_the_state_stands_below_in_words() -> None:
     going_back = replace(of_waves(1), state=RolloutState.GOING_BACK)
 
     for markdown in picture_of_progress(going_back, [in_stage(NodeStage.UPDATED)]):
-        assert markdown.endswith("rolling back")
+        assert markdown.endswith("going back")
 
 
 def test_hostile_names_stay_text() -> None:

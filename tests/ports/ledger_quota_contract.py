@@ -185,7 +185,7 @@ class LedgerQuotaContract:
     def test_what_is_sent_is_told_with_the_beginning(self, ledger: Ledger) -> None:
         begun = move(ledger, kept(ledger), E.BEGIN)
 
-        with pytest.raises(LedgerError, match="reported when it is started"):
+        with pytest.raises(LedgerError, match="stated when it is started"):
             move(ledger, begun, E.READ_BACK, sent=SENT)
 
     @pytest.mark.parametrize("half_way", [ProposalState.APPLYING, ProposalState.UNDOING])

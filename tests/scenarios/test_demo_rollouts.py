@@ -85,7 +85,7 @@ def test_demo_says_what_the_gate_could_not_decide_and_who_answered(demo: Rollout
 def test_demo_says_why_the_bad_one_stopped(demo: RolloutDemo) -> None:
     line, why = BAD_PART.tell(demo.evidence_of(BAD_PART))
 
-    assert "rolled back" in line
+    assert "went back" in line
     assert "updates: 2 of 2 did not come well" in why
 
 

@@ -46,5 +46,5 @@ def test_a_fault_within_the_laboratory_is_no_missing_laboratory(monkeypatch: pyt
     monkeypatch.delitem(sys.modules, "ops_pipelines_lab.simulated")
     monkeypatch.delitem(sys.modules, "ops_pipelines_lab.simulator.scenario", raising=False)
     monkeypatch.setitem(sys.modules, "ops_pipelines.core.cluster", None)
-    with pytest.raises(ModuleNotFoundError, match="machines"):
+    with pytest.raises(ModuleNotFoundError, match="cluster"):
         laboratory("simulated")

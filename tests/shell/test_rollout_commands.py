@@ -310,7 +310,7 @@ def test_orders_hold_in_the_name_of_who_gave_them(terminal: Terminal) -> None:
         f"ROLL-0001 (autumn) is paused: {ME}: for pause\n",
         f"ROLL-0001 (autumn) is running: {ME}: for resume\n",
         f"ROLL-0001 (autumn) is ending: {ME}: for abort\n",
-        f"ROLL-0001 (autumn) is rolling back: {ME}: for back\n",
+        f"ROLL-0001 (autumn) is going back: {ME}: for back\n",
     ]
     assert owners == [ME, "autopilot", "autopilot", "autopilot"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
-from ops_pipelines.resources.lake.query import Answer, QueryRefused
+from ops_pipelines.resources.lake.query import QueryRefused, QueryResult
 from ops_pipelines.resources.lake.retention import RetentionSettings
 from ops_pipelines.terminal.edge import AnswerFormat
 from ops_pipelines.terminal.telemetry import answer_text, bytes_text, describe, preview_retain, run_query, run_retain
@@ -19,8 +19,8 @@ from tests.ports.lake_samples import HOUR, TABLE, many
 AT = datetime(2026, 11, 21, 7, 0, 15, tzinfo=UTC)
 
 
-def answer(*rows: tuple[object, ...], truncated: bool = False) -> Answer:
-    return Answer(columns=("node", "watts"), types=("string", "double"), rows=rows, truncated=truncated)
+def answer(*rows: tuple[object, ...], truncated: bool = False) -> QueryResult:
+    return QueryResult(columns=("node", "watts"), types=("string", "double"), rows=rows, truncated=truncated)
 
 
 def test_a_table_shows_null_as_nothing_and_numbers_to_the_right() -> None:
@@ -62,7 +62,7 @@ def test_json_is_one_document_without_words_that_json_lacks() -> None:
         timedelta(minutes=1),
         Decimal("1.5"),
     )
-    found = Answer(columns=tuple("abcdefgh"), types=("x",) * 8, rows=(row,), truncated=False)
+    found = QueryResult(columns=tuple("abcdefgh"), types=("x",) * 8, rows=(row,), truncated=False)
 
     read = json.loads(answer_text(found, AnswerFormat.JSON))
 
