@@ -29,9 +29,9 @@ from ops_pipelines.core.observation import Checkpointing, Workload
 from ops_pipelines.lake.metrics.pages import combine, read_page
 from ops_pipelines.lake.node_names import names_of
 from ops_pipelines.observe.live_cycle import settling_time
-from ops_pipelines.sensors.this_process import FORKS_RUNS, name_of_process
+from ops_pipelines.sensors.this_process import FORKS_RUNS
 from ops_pipelines.wiring import TWIN_DIRECTORY, assemble_observatory, config_in_force
-from ops_pipelines_lab.drills.daemon_processes import find_processes
+from ops_pipelines_lab.drills.daemon_processes import find_processes, name_of_process
 from ops_pipelines_lab.drills.stack import CODE_SERVER, DAEMON, WEBSERVER, DagsterStack, free_port, project_file
 from ops_pipelines_lab.simulator.scenario import JobSpec, Scenario, cluster_nodes
 from ops_pipelines_lab.simulator.twin import Twin

@@ -3,6 +3,7 @@
 What acts is an op, so that no click on an asset and no back-fill can do it; what was seen and done is reported as the
 assets that people read. Values pass from step to step in memory and are of our own types: no form can make one up, and
 a step that needs one and is started by itself finds none. Beside them what leads to it: proposals, plans, steering.
+Longer than most: one job is one table of steps.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -9,9 +9,12 @@ the code server, which has imported the same by then: what both hold is in memor
 import gc
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing import forkserver, resource_tracker, util
+from pathlib import Path
 from typing import Any, NoReturn
 
 from dagster._cli.api import grpc_command
@@ -84,11 +87,19 @@ def _fork_the_server(_: bytes, __: Sequence[str], passed: Sequence[int]) -> int:
 
 
 def _serve_forks(listener: int, alive: int) -> NoReturn:
+    """Serve until the code server is gone. What that does as it ends is not this process's to do: hence `_exit`."""
+    status = 1
     try:
         call_this_process(FORKS_RUNS)
-        kept = sorted({0, 1, 2, listener, alive})
-        for after, before in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
-            os.closerange(after + 1, before)
+        for held in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+            if held not in (0, 1, 2, listener, alive):
+                with suppress(OSError):  # That of the listing is closed by now.
+                    os.close(held)
         forkserver.main(listener, alive, [])
+    except SystemExit:
+        status = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
     finally:
-        os._exit(0)  # What the code server does as it ends is not this process's to do.
+        os._exit(status)

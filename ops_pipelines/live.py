@@ -100,7 +100,7 @@ def _run(cluster_file: Path, *, cycle_count: int | None) -> None:
 
 
 def _give_back_memory() -> None:
-    """Return to the system what the cycle has freed: glibc keeps it between what lives on, some 100 MB at 512 nodes."""
+    """Return to the system what the cycle has freed: glibc keeps it between what lives on."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Other C libraries have none.
     if trim is not None:
         trim(0)

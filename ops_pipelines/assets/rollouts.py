@@ -85,7 +85,7 @@ def rollout_plan(config: RolloutPlanConfig, cluster: dg.ResourceParam[Cluster]) 
                     "waves": len(plan.waves),
                     "ends": "" if plan.finishes_at is None else f"{plan.finishes_at:%Y-%m-%d %H:%M} UTC",
                     "GPU-hours": f"{plan.lost_gpu_hours:.1f}",
-                    "cannot roll back": ", ".join(change.component.value for change in plan.one_way),
+                    "cannot be rolled back": ", ".join(change.component.value for change in plan.one_way),
                 }
                 for name, plan in made
             ),

@@ -1,6 +1,6 @@
 """Peaks ahead, what runs short, what to order by when; kept each quarter and compared with what came.
 
-Others import: `model` (values and quarters), `past` (days put together and read), `forecasting` (forecast and plan of a
+To begin with: `model` (values and quarters), `past` (days put together and read), `forecasting` (forecast and plan of a
 quarter), `reporting` (its report, kept), `report` and `answers` (documents and JSON), `forecast.backtest`.
 """
 

@@ -5,6 +5,8 @@ missing and what is assumed. Same inputs, same plan, whatever their order.
 
 A batch is what was bought at once: one model, installed on one day. What is still paid for a batch is shown with its
 cost, and makes it no dearer than its replacement: it is paid whether the batch stays or goes.
+
+Longer than most: replacement of a batch is decided with the purchase that it takes the place of.
 """
 
 import math

@@ -1,6 +1,6 @@
 """What became of each installed GPU-second, what it cost, and who pays for it.
 
-Others import: `statements` (a month, and budgets), `charges`, `report` (documents and JSON), `focus` (FOCUS files),
+To begin with: `statements` (a month, and budgets), `charges`, `report` (documents and JSON), `focus` (FOCUS files),
 `usage` (values), `gather_usage`, `states` and `usage_ledger` (whose seconds were whose).
 """
 

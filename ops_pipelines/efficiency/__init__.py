@@ -1,6 +1,6 @@
 """What jobs and teams could do better, by evidence; where jobs run, what is stranded, who waits.
 
-Others import: `week` (a week's advice), `kept` (as the lake keeps it), `report` (documents and JSON), `verdicts`
+To begin with: `week` (a week's advice), `kept` (as the lake keeps it), `report` (documents and JSON), `verdicts`
 (utilisation in context), `advice_on_holding` (the ladder of idle GPUs), and of `placement`: `day` and `document`.
 """
 

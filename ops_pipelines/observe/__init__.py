@@ -1,9 +1,8 @@
 """Lines, samples and panels -> evidence and conditions, taken in once; what nobody sees; the live cycle.
 
-Others import `intake` and `alerts` (evidence into the ledger), `live_cycle` and `window` (the process that watches),
+To begin with: `intake` and `alerts` (evidence into the ledger), `live_cycle` and `window` (the process that watches),
 `hours` and `imports` (rows into the lake), `rules` and `condition_rules` (what observations mean), `repeated` (what a
-part has shown before), `coverage`, `job_facts`, `past_states`, and `detectors.detect`. `panels`, the other detectors
-and `logs` are inner: `logs.classify` and `logs.matching` serve the command line, too.
+part has shown before), `coverage`, `job_facts`, `past_states`, and `detectors.detect`.
 """
 
 __all__ = [

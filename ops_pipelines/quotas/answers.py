@@ -1,7 +1,8 @@
 """What is asked about quotas: a proposal by name, what is in force beside it, all on one team; as documents and JSON.
 
 Unknown names are refused with those that are similar. A proposal and the last ones as documents are `report`'s. The
-keys of the JSON are a contract with the scripts of operators; null there: without limit, or not known.
+keys of the JSON are a contract with the scripts of operators; null there: without limit, or not known. Longer than
+most: each answer is beside its JSON.
 """
 
 import math

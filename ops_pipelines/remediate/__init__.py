@@ -1,6 +1,6 @@
 """From incidents to acts and back: decides, proves, guards, performs, verifies, returns. Nothing here knows Dagster.
 
-To be used by others: `decide` (a snapshot to a decision), `snapshot` (what it rests on), `gate` and `carry_out` (plans
+To begin with: `decide` (a snapshot to a decision), `snapshot` (what it rests on), `gate` and `carry_out` (plans
 put in force and carried out), `reflex` (drains within a tick), `perform` and `judgement` (one act, on whose right),
 `verify` (repaired nodes), `by_hand` (what a person does), `due` and `moments` (when a run is worth starting),
 `oversight` (what nobody else waits for), `overlaps` (two copies of a job), `timeliness`, `ladder`, `standings`,

@@ -168,13 +168,6 @@ def _can_see(cluster: Cluster) -> bool:
     return is_any_fresh(samples, at=now, stale_after=cluster.rules.policy.durations.telemetry_stale_after)
 
 
-def over_by(facts: ClusterFacts) -> frozenset[ActionKey]:
-    """Return the drains that were over when these facts were read."""
-    return frozenset(
-        record.action.key for record in facts.records if record.action.verb is Verb.DRAIN and record.outcome is not None
-    )
-
-
 NO_LEASE = wait("lease", "the right to act has run out or went to another process; the next run takes the current one")
 _OVERTAKEN = wait("before_entry", "another process continued with this act meanwhile; its witness is read again")
 _VERDICT_LASTS = timedelta(seconds=1)
@@ -232,7 +225,9 @@ class ActJudge:
         )
         # Acts that were over before the nodes were read. A drain that somebody else finished since does not show in
         # them: it counts as under way.
-        self._shown = over_by(facts)
+        self._shown = frozenset(
+            each.action.key for each in facts.records if each.action.verb is Verb.DRAIN and each.outcome is not None
+        )
         self._lateness = read_lateness(cluster.ledger, cluster.clock.now())
         self._trouble: tuple[Sequence[Incident], Mapping[NodeName, IncidentId]] = ((), {})
 

@@ -1,6 +1,6 @@
 """What was, looked at again: incidents reported, weeks reviewed, days replayed under another policy.
 
-Others import: `incident_report`, `weekly_review`, `replay` and `replay_result`, `shift`, `retrace` (what was known);
+To begin with: `incident_report`, `weekly_review`, `replay` and `replay_result`, `shift`, `retrace` (what was known);
 for sums of their own `job_runs`, `cost`, `week_work` and `week_incidents`.
 """
 

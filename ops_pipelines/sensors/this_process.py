@@ -37,14 +37,6 @@ def call_this_process(name: str) -> None:
         (_PROC / "self/comm").write_text(name)
 
 
-def name_of_process(pid: int) -> str:
-    """Return the kernel's name of a process; empty if it is gone."""
-    try:
-        return (_PROC / str(pid) / "comm").read_text().strip()
-    except OSError:
-        return ""
-
-
 def this_process() -> str:
     """Return the name of this process: host, process id, and what else distinguishes it from one of the same id."""
     pid = os.getpid()

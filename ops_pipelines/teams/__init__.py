@@ -1,6 +1,6 @@
 """What was agreed with teams, what they announced, and what things cost: as a site states it.
 
-Others import all of it: `desk` (everything in one place, with the settings), `contracts`, `projects`, `price`.
+To begin with: `desk` (everything in one place, with the settings), `contracts`, `projects`, `price`.
 """
 
 __all__ = ["contracts", "desk", "price", "projects"]

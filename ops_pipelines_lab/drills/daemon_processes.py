@@ -102,6 +102,14 @@ def born_at(pid: int) -> int | None:
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
+def name_of_process(pid: int) -> str:
+    """Return the kernel's name of a process; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def parent_of(pid: int) -> int | None:
     """Return the process that a process is a child of; None if it is gone."""
     fields = _stat(pid)

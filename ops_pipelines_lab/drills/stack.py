@@ -23,8 +23,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ops_pipelines.sensors.this_process import FORKS_RUNS, name_of_process
-from ops_pipelines_lab.drills.daemon_processes import Daemons, find_processes, kill_processes, parent_of, wait_until
+from ops_pipelines.sensors.this_process import FORKS_RUNS
+from ops_pipelines_lab.drills.daemon_processes import (
+    Daemons,
+    find_processes,
+    kill_processes,
+    name_of_process,
+    parent_of,
+    wait_until,
+)
 
 PROJECT = Path(__file__).resolve().parents[2]
 INSTALL, START_GUARD = PROJECT / "docs" / "INSTALL.md", PROJECT / "docs" / "START_GUARD.md"

@@ -79,7 +79,7 @@ def test_every_release_is_planned_refused_or_named_as_unreadable(
     found = shown(stage, rollout_plan, instance)
 
     (plan,) = found["plans"]
-    assert (plan["release"], plan["nodes"], plan["waves"], plan["cannot roll back"]) == ("autumn", 2, 2, "")
+    assert (plan["release"], plan["nodes"], plan["waves"], plan["cannot be rolled back"]) == ("autumn", 2, 2, "")
     assert [(each["release"], each["rule"]) for each in found["refused"]] == [("old", "no_node")]
     assert found["not_touched"] == [{"release": "autumn", "node": "gpu003", "why": "opted out"}]
     assert found["problems"] == []
@@ -95,7 +95,7 @@ def test_one_release_is_planned_by_its_name(stage: RolloutStage, instance: dg.Da
     found = shown(stage, rollout_plan, instance, release="winter-2.1")
     missing = shown(stage, rollout_plan, instance, release="spring")
 
-    assert [(each["release"], each["cannot roll back"]) for each in found["plans"]] == [("winter-2.1", "kernel")]
+    assert [(each["release"], each["cannot be rolled back"]) for each in found["plans"]] == [("winter-2.1", "kernel")]
     assert "plan_of_winter_2_1" in found
     assert (missing["plans"], missing["problems"]) == ([], [{"problem": "there is no release spring"}])
 

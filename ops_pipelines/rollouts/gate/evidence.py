@@ -5,6 +5,8 @@ repeats within a day once, what one cause did to many nodes once. The tests are 
 
 Each ratio is ln(P(evidence | bad) / P(evidence | as ever)). It is a martingale where nothing is wrong, so that the
 chance that it ever reaches ln(1/a) is at most a (Ville): looking again costs nothing.
+
+Longer than most: values and the mathematics that they are judged by are read together.
 """
 
 import math
