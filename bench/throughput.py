@@ -26,7 +26,7 @@ from ops_pipelines.core.plan import Order, Rules
 from ops_pipelines.core.policy import BlastCaps, DrainBudget, MassEvent, Mode, Policy
 from ops_pipelines.core.sources import LogBatch, LogLine
 from ops_pipelines.observe.intake import take_in_logs
-from ops_pipelines.remediate.at_once import carry_out_together
+from ops_pipelines.remediate.carry_out import carry_out_together
 from ops_pipelines.remediate.guardrails.facts import drain_reason
 from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.remediate.perform import Progress, Stage

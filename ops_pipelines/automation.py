@@ -22,8 +22,6 @@ from ops_pipelines.acting_jobs import (
     set_quotas_schedule,
     shift_report_schedule,
 )
-from ops_pipelines.assets.advice import GROUP as ADVICE
-from ops_pipelines.assets.costs import GROUP as COSTS
 from ops_pipelines.assets.history import GROUP as HISTORY
 from ops_pipelines.assets.hours import (
     DAYS,
@@ -36,6 +34,7 @@ from ops_pipelines.assets.hours import (
     hour_of_key,
     names_no_teams,
 )
+from ops_pipelines.assets.teams import ADVICE, COSTS
 from ops_pipelines.capacity.model import QUARTER_MONTHS, first_day_of, quarter_of
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import ApprovalWay

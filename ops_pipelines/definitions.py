@@ -18,18 +18,9 @@ from typing import cast
 import dagster as dg
 
 from ops_pipelines.acting_jobs import HANDED_ON
-from ops_pipelines.assets import (
-    advice,
-    capacity,
-    costs,
-    history,
-    incident_pages,
-    loop,
-    quotas,
-    reports,
-    rollouts,
-    telemetry,
-)
+from ops_pipelines.assets import capacity, history, incident_pages, loop, quotas, reports, rollouts, telemetry
+from ops_pipelines.assets import teams as advice
+from ops_pipelines.assets import teams as costs
 from ops_pipelines.assets.hours import LAKE_IO, began_at, cluster_file, describe_hours, first_hour, zone_of_days
 from ops_pipelines.automation import JOBS, schedules_in
 from ops_pipelines.checks.data_quality import build_quality_checks, write_beside

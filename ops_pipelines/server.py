@@ -47,8 +47,8 @@ from ops_pipelines.observe.alerts import (
 from ops_pipelines.people.orders import ForgedLink, LinkRefused
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.remediate.oversight import read_vital_signs, vital_signs
+from ops_pipelines.report.document import to_json
 from ops_pipelines.report.html import CONTENT_SECURITY_POLICY, page_of, render
-from ops_pipelines.report.json_form import to_json
 from ops_pipelines.resources.config.cluster_config import AlertmanagerSettings, ServeSettings
 from ops_pipelines.resources.http_process import Places, RequestRefused, read_body
 from ops_pipelines.resources.web_access import Admission, WebhookGate

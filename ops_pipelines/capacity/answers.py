@@ -26,7 +26,7 @@ from ops_pipelines.capacity.model import (
     SupplyWeek,
     WeekPeak,
 )
-from ops_pipelines.report.json_form import fields_of
+from ops_pipelines.report.document import fields_of
 
 
 def forecast_json(forecast: CapacityForecast, *, shortage_probability_max: float) -> dict[str, object]:

@@ -4,7 +4,6 @@ __all__ = [
     "correlate",
     "defects",
     "explanation",
-    "failure_rates",
     "hypothesis",
     "incidents",
     "lemons",

@@ -24,8 +24,8 @@ from ops_pipelines.core.incident import Incident
 from ops_pipelines.diagnose.defects import Failures, Service
 from ops_pipelines.diagnose.lemons import LemonSignal, Stay, Trouble
 from ops_pipelines.lake.node_names import expand_host_list
+from ops_pipelines.observe.past_states import Spell, seatings_of, spells_of
 from ops_pipelines.observe.repeated import BURST, Lineage, PartKey
-from ops_pipelines.observe.seatings import Spell, seatings_of, spells_of
 
 # -- hours of the inventory -> how many nodes and GPUs there were to fail --
 

@@ -1,6 +1,6 @@
 """What jobs and teams could do better, by evidence; where jobs run, what is stranded, who waits.
 
-To begin with: `week` (a week's advice), `kept` (as the lake keeps it), `report` (documents and JSON), `verdicts`
+To begin with: `week` (a week's advice, as document and JSON too), `kept` (as the lake keeps it), `verdicts`
 (utilisation in context), `advice_on_holding` (the ladder of idle GPUs), and of `placement`: `day` and `document`.
 """
 
@@ -12,7 +12,6 @@ __all__ = [
     "placement.document",
     "placement.rows",
     "placement.standing",
-    "report",
     "verdicts",
     "week",
 ]

@@ -10,7 +10,6 @@ __all__ = [
     "accounting",
     "expectations",
     "formats.calendar",
-    "formats.exporters",
     "formats.infiniband",
     "formats.nvidia_smi",
     "formats.nvidia_smi_layouts",

@@ -26,6 +26,5 @@ __all__ = [
     "past_states",
     "repeated",
     "rules",
-    "seatings",
     "window",
 ]

@@ -82,7 +82,7 @@ def _parse(document: Document, *, kind: FileKind, node: str | None, names: "Node
 def _parsers(kind: FileKind) -> tuple[Parse, Parse | None]:
     """Return the parser of a kind, and that of its trees; each is imported when it is needed."""
     if kind is FileKind.METRICS:
-        from ops_pipelines.lake.formats import exporters as metrics
+        from ops_pipelines.lake.metrics import pages as metrics
 
         return metrics.parse_metrics, None
     if kind is FileKind.SACCT:
@@ -110,7 +110,7 @@ def _parsers(kind: FileKind) -> tuple[Parse, Parse | None]:
 
         return redfish.parse, redfish.parse_tree
     if kind is FileKind.NODE_EXPORTER:
-        from ops_pipelines.lake.formats import exporters as node_exporter
+        from ops_pipelines.lake.metrics import pages as node_exporter
 
         return node_exporter.parse_node_exporter, None
     from ops_pipelines.lake.formats import slurm

@@ -22,7 +22,7 @@ from ops_pipelines.core.sources import (
     LogLine,
     Rows,
 )
-from ops_pipelines.observe.repetition import Hold
+from ops_pipelines.observe.repeated import Hold
 
 if TYPE_CHECKING:
     from ops_pipelines.observe.logs.matching import CheckpointLine

@@ -17,7 +17,7 @@ from ops_pipelines.core.sources import LakeError, LogBatch, Logs, MetricSource, 
 from ops_pipelines.lake.quantities import Parsed
 from ops_pipelines.observe.intake import Told, follow, take_in_conditions
 from ops_pipelines.observe.job_facts import take_in_checkpoints
-from ops_pipelines.observe.repetition import tell_repetitions
+from ops_pipelines.observe.repeated import tell_repetitions
 from ops_pipelines.observe.window import REJECTED, LiveWindow, Sight, tell_detections
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from ops_pipelines.core.observation import (
 )
 from ops_pipelines.core.sources import Lake, LakeError, Rows
 from ops_pipelines.observe.intake import on_watched_nodes, our_doing
-from ops_pipelines.observe.repetition import Hold, RepetitionWatch
+from ops_pipelines.observe.repeated import Hold, RepetitionWatch
 
 if TYPE_CHECKING:
     from ops_pipelines.observe.detectors.stalls import EndedAttempt

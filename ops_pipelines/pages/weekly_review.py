@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from ops_pipelines.core.objectives import ANY_TEAM, UNITS, Budget, BudgetState, ObjectiveKind
 from ops_pipelines.core.overlap import tell
-from ops_pipelines.diagnose.failure_rates import MeanTime, Rate
 from ops_pipelines.report.charts import DayColumn, bars_svg, columns_svg
 from ops_pipelines.report.document import Mood, Number, Shade
 from ops_pipelines.report.html import drawn, render
@@ -19,7 +18,7 @@ from ops_pipelines.report.numbers import duration
 from ops_pipelines.report.pictures.bars import BarRow
 from ops_pipelines.review.job_runs import FAILURES, Cause
 from ops_pipelines.review.week_acts import Work, WorkSum
-from ops_pipelines.review.week_incidents import ComponentLine, CoverageLine
+from ops_pipelines.review.week_incidents import ComponentLine, CoverageLine, MeanTime, Rate
 from ops_pipelines.review.weekly_review import WeeklyReview, WeekNumbers
 
 # -- how numbers of a review are written --

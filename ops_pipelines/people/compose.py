@@ -31,7 +31,7 @@ from ops_pipelines.core.rollout import Rollout
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.people.jobs import JobSituation, tell_job_people
 from ops_pipelines.people.on_call import Situation, tell_on_call
-from ops_pipelines.remediate.moments import awaited_act, waits_for_yes, will_wait_for_yes
+from ops_pipelines.remediate.due import awaited_act, waits_for_yes, will_wait_for_yes
 from ops_pipelines.remediate.probation import with_moved
 from ops_pipelines.rollouts.notices import RolloutSituation, tell_teams
 from ops_pipelines.rollouts.operator_notices import tell_operators

@@ -14,7 +14,7 @@ from ops_pipelines.core.identity import Digest, IncidentId, PlanId, digest_of
 from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.remediate.by_hand import ByHandRefused
-from ops_pipelines.remediate.moments import awaited_act
+from ops_pipelines.remediate.due import awaited_act
 
 # -- links with which one named person may approve one plan once, until a time --
 

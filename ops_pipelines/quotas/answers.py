@@ -29,8 +29,7 @@ from ops_pipelines.quotas.reclaim import Reclaim, Reclaims, reclaims_of
 from ops_pipelines.quotas.report import history_table, state_words
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.report import document as doc
-from ops_pipelines.report.document import toned
-from ops_pipelines.report.json_form import fields_of
+from ops_pipelines.report.document import fields_of, toned
 from ops_pipelines.teams.contracts import Agreements, Contract
 from ops_pipelines.teams.desk import TeamsDesk
 

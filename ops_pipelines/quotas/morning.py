@@ -25,8 +25,7 @@ from ops_pipelines.core.scheduler import QuotasInForce
 from ops_pipelines.diagnose.shared_cause import nodes_at
 from ops_pipelines.quotas.demand import DemandDay
 from ops_pipelines.quotas.gather_demand import TABLE, DemandPast, demand_days_of
-from ops_pipelines.quotas.gather_supply import MORNING, Supplies, count_supply
-from ops_pipelines.quotas.today import Served
+from ops_pipelines.quotas.today import MORNING, Served, Supplies, count_supply
 from ops_pipelines.remediate.by_hand import ByHandRefused
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.desk import QuotaFreeze, QuotaPolicy, TeamsDesk

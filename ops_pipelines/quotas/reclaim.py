@@ -17,7 +17,7 @@ from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, W
 from ops_pipelines.core.proposal import GpuType, SupplyLine, TeamName
 from ops_pipelines.core.scheduler import SettingsRead, Values, seconds_of
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.quotas.gather_supply import count_supply, stands_at
+from ops_pipelines.quotas.today import count_supply, stands_at
 from ops_pipelines.teams.desk import TeamsDesk
 
 # -- which jobs preemption would end if a lender requested its GPUs back --

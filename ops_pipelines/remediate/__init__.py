@@ -2,7 +2,7 @@
 
 To begin with: `decide` (a snapshot to a decision), `snapshot` (what it rests on), `gate` and `carry_out` (plans
 put in force and carried out), `reflex` (drains within a tick), `perform` and `judgement` (one act, on whose right),
-`verify` (repaired nodes), `by_hand` (what a person does), `due` and `moments` (when a run is worth starting),
+`verify` (repaired nodes), `by_hand` (what a person does), `due` (when a run is worth starting, and when to interrupt),
 `oversight` (what nobody else waits for), `overlaps` (two copies of a job), `timeliness`, `ladder`, `standings`,
 `repair_report`, `restart_costs`, `bundle`; of `guardrails` the modules `facts`, `judge`, `consents` and `lints`.
 
@@ -25,7 +25,6 @@ __all__ = [
     "job_moves",
     "judgement",
     "ladder",
-    "moments",
     "overlaps",
     "oversight",
     "perform",

@@ -40,10 +40,10 @@ from ops_pipelines.core.proof import Refusal
 from ops_pipelines.core.rollout import under_change
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.observe.intake import Intake
+from ops_pipelines.remediate.due import acts_of_return, why_it_waits, why_untold
 from ops_pipelines.remediate.guardrails.facts import ClusterFacts
 from ops_pipelines.remediate.guardrails.judge import is_moot, judge
 from ops_pipelines.remediate.judgement import Lease, authority_of, read_facts, words_of
-from ops_pipelines.remediate.moments import acts_of_return, why_it_waits, why_untold
 from ops_pipelines.remediate.perform import Stage, finish, perform, send_once
 from ops_pipelines.remediate.planning import plan_remediation
 from ops_pipelines.remediate.timeliness import STEADY, in_force, read_lateness

@@ -30,8 +30,7 @@ from ops_pipelines.core.observation import Observation, Signal
 from ops_pipelines.core.plan import Order
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.observe.rules import find
-from ops_pipelines.remediate.at_once import carry_out_together, read_back
-from ops_pipelines.remediate.carry_out import carry_out_drains
+from ops_pipelines.remediate.carry_out import carry_out_drains, carry_out_together, read_back
 from ops_pipelines.remediate.decide import decide
 from ops_pipelines.remediate.gate import PlanReport, prove_and_record
 from ops_pipelines.remediate.guardrails.facts import ClusterFacts, open_marks

@@ -1,6 +1,6 @@
 """How anything is shown: the document of a report, the renderers that draw it, and pictures.
 
-Subjects import `document`, `numbers`, `json_form`, `charts` and `pictures`. The edges alone import the renderers:
+Subjects import `document`, `numbers`, `charts` and `pictures`. The edges alone import the renderers:
 `terminal` (rich), `html` (jinja2) and `metadata` (Dagster).
 """
 
@@ -8,7 +8,6 @@ __all__ = [
     "charts",
     "document",
     "html",
-    "json_form",
     "metadata",
     "numbers",
     "pictures.bars",

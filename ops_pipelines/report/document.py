@@ -3,13 +3,20 @@
 Blocks, cells and their kinds belong here, and nothing of how they look: `terminal`, `html` and `metadata` beside this
 module draw every block. A subject's `report` module returns a `Document`; it never writes HTML, Markdown or tables of a
 terminal. Texts may be anybody's words: a renderer escapes them, shows what is hidden, and cuts what does not end.
+
+JSON is drawn from a mapping or a dataclass, in the order of its keys, with times in UTC. Keys are a contract with the
+scripts of operators: each subject writes its own in its `report`, and no document makes them.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import date, datetime
+from dataclasses import asdict, dataclass, field, is_dataclass
+from datetime import UTC, date, datetime
 from enum import Enum, IntEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 class Mood(Enum):
@@ -421,3 +428,29 @@ def listed_under(title: str, items: Sequence[str], *, key: str = "") -> tuple[Bl
     """Return a heading and its list; nothing where nothing is listed."""
     listed = [clipped(each) for each in items]
     return (Heading(text=title), Items(items=listed, key=key)) if items else ()
+
+
+Keys: TypeAlias = Mapping[str, object]
+"""A document, or a part of one."""
+
+
+def to_json(view: "DataclassInstance | Keys") -> str:
+    """Return a view as JSON in ASCII, in which no control character of an untrusted text is left as such."""
+    return json.dumps(
+        view if isinstance(view, Mapping) else asdict(view), indent=2, ensure_ascii=True, default=_to_plain
+    )
+
+
+def fields_of(value: object, names: str) -> dict[str, object]:
+    """Return attributes of a value under their own names, which are apart by blanks: these are the keys."""
+    return {name: getattr(value, name) for name in names.split()}
+
+
+def _to_plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")

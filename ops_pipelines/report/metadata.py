@@ -9,18 +9,7 @@ from math import isfinite
 
 import dagster as dg
 
-from ops_pipelines.report.document import (
-    Block,
-    Card,
-    Cell,
-    Document,
-    Fold,
-    Items,
-    Kind,
-    RowRole,
-    Table,
-    plain,
-)
+from ops_pipelines.report.document import Block, Card, Cell, Document, Fold, Items, Kind, RowRole, Table, plain
 from ops_pipelines.report.numbers import escape_markdown, shown
 
 _ROWS_AT_MOST = 50

@@ -45,10 +45,10 @@ from ops_pipelines.review.week_incidents import (
 from ops_pipelines.review.week_work import JobHistory, judge_objectives, read_job_history
 
 if TYPE_CHECKING:
-    from ops_pipelines.diagnose.failure_rates import MeanTime, Rate
     from ops_pipelines.diagnose.trouble_rows import Presence
     from ops_pipelines.review.job_runs import Break, Cause, LatencyMinute
     from ops_pipelines.review.week_acts import Work
+    from ops_pipelines.review.week_incidents import MeanTime, Rate
 
 LEMON_DAYS = 28
 _CHECKS_PER_NODE = 50
@@ -258,10 +258,10 @@ def _verdicts(records: Mapping[IncidentId, Sequence[ActionRecord]], ledger: Ledg
 
 
 def _numbers(week: Week, until: datetime, known: _Known, lake: Lake, ledger: Ledger) -> WeekNumbers:
-    from ops_pipelines.diagnose.failure_rates import rate_of
     from ops_pipelines.diagnose.trouble_rows import COLUMNS, presence_of
     from ops_pipelines.review.job_runs import FAILURES
     from ops_pipelines.review.week_acts import sum_work
+    from ops_pipelines.review.week_incidents import rate_of
 
     since = week.start
     hours = [since + number * HOUR for number in range(-(-(until - since) // HOUR))]

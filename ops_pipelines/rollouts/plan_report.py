@@ -20,8 +20,7 @@ from ops_pipelines.core.rollout import (
     Wave,
 )
 from ops_pipelines.report import document as doc
-from ops_pipelines.report.document import clipped, code, link, soft, strong, toned
-from ops_pipelines.report.json_form import fields_of
+from ops_pipelines.report.document import clipped, code, fields_of, link, soft, strong, toned
 from ops_pipelines.report.numbers import moment
 from ops_pipelines.rollouts.gate.evidence import GateVerdict
 from ops_pipelines.rollouts.orders import Planned

@@ -15,8 +15,15 @@ from ops_pipelines.core.entries import HeldLease, LedgerState
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.observation import NO_NODE
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.remediate.due import Due, due_remediation, due_takeover, due_verification, epoch_of_key, under_epoch
-from ops_pipelines.remediate.moments import due_moment
+from ops_pipelines.remediate.due import (
+    Due,
+    due_moment,
+    due_remediation,
+    due_takeover,
+    due_verification,
+    epoch_of_key,
+    under_epoch,
+)
 from ops_pipelines.remediate.oversight import rules_changed_at
 from ops_pipelines.remediate.snapshot import EVIDENCE_AT_ONCE
 from ops_pipelines.rollouts.cycle import due_rollout

@@ -12,8 +12,7 @@ import typer
 if TYPE_CHECKING:
     from ops_pipelines.core.cluster import Cluster
     from ops_pipelines.core.incident import Incident
-    from ops_pipelines.report.document import Document
-    from ops_pipelines.report.json_form import Keys
+    from ops_pipelines.report.document import Document, Keys
 
 # -- how an answer is printed --
 
@@ -84,7 +83,7 @@ def _exit_code_of(problem: Exception) -> ExitCode | None:
 
 def print_answer(values: Callable[[], "Keys"], document: Callable[[], "Document"], *, as_json: bool) -> None:
     """Print an answer: for scripts its values as JSON, for people its document."""
-    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.document import to_json
     from ops_pipelines.report.terminal import console, print_document
 
     if as_json:

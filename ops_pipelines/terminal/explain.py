@@ -20,8 +20,7 @@ from ops_pipelines.core.sources import SourceError
 from ops_pipelines.remediate.bundle import began_at
 from ops_pipelines.remediate.verbs import explain_action
 from ops_pipelines.report import document as doc
-from ops_pipelines.report.document import soft, strong
-from ops_pipelines.report.json_form import Keys, fields_of
+from ops_pipelines.report.document import Keys, fields_of, soft, strong
 from ops_pipelines.report.numbers import duration, moment
 from ops_pipelines.terminal.incidents import (
     NAMES_SHOWN,

@@ -45,7 +45,7 @@ def backup(
     has_lake, left_out [text], files [path, sha256, byte_count, was_at].
     """
     from ops_pipelines.clock import SystemClock
-    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.document import to_json
     from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.resources.backup import make_backup
     from ops_pipelines.wiring import config_in_force
@@ -99,7 +99,7 @@ def restore(
 
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.core.sources import SourceError
-    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.document import to_json
     from ops_pipelines.report.terminal import console, print_lines
     from ops_pipelines.resources.backup import CONFIGURATION, LAKE, BackupError, put_where_missing, verify_backup
     from ops_pipelines.resources.config.cluster_file import read_cluster

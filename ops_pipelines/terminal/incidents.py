@@ -19,8 +19,7 @@ from ops_pipelines.core.identity import listed
 from ops_pipelines.core.incident import PAGED, Incident, IncidentState
 from ops_pipelines.remediate.verbs import explain_action
 from ops_pipelines.report import document as doc
-from ops_pipelines.report.document import Mood, soft, toned
-from ops_pipelines.report.json_form import Keys, fields_of
+from ops_pipelines.report.document import Keys, Mood, fields_of, soft, toned
 from ops_pipelines.report.numbers import duration, moment
 from ops_pipelines.terminal.outlook import IncidentOutlook, Outlook, PlanOutlook, PlanStanding, entries_of
 from ops_pipelines.terminal.status import gist_of

@@ -18,7 +18,7 @@ from ops_pipelines.remediate.by_hand import WaitingRepair
 from ops_pipelines.remediate.ladder import RUNGS, Rung, limit_of, max_tries, rung_of
 from ops_pipelines.remediate.standings import Probation, Standing, standings_of
 from ops_pipelines.report import document as doc
-from ops_pipelines.report.json_form import Keys, fields_of
+from ops_pipelines.report.document import Keys, fields_of
 from ops_pipelines.report.numbers import duration, moment
 from ops_pipelines.rollouts.fleet import VersionsSeen
 from ops_pipelines.rollouts.versions import Fit, VersionLine

@@ -22,9 +22,9 @@ from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.proof import Refusal
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.remediate.decide import plan_all
+from ops_pipelines.remediate.due import awaited_act, waiting_moment
 from ops_pipelines.remediate.gate import first_act
 from ops_pipelines.remediate.guardrails.consents import needs_yes
-from ops_pipelines.remediate.moments import awaited_act, waiting_moment
 from ops_pipelines.remediate.verbs import explain_action
 from ops_pipelines.report.numbers import moment
 

@@ -85,7 +85,7 @@ def prove(
     from ops_pipelines.core.identity import PlanId
     from ops_pipelines.remediate.by_hand import ByHandRefused
     from ops_pipelines.remediate.decide import prove_again
-    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.document import to_json
     from ops_pipelines.report.terminal import console
 
     cluster = open_named(ctx, cluster_file)

@@ -12,7 +12,7 @@ import typer
 
 from ops_pipelines.core.notes import KeptNote, NoteState
 from ops_pipelines.report import document as doc
-from ops_pipelines.report.json_form import Keys, fields_of
+from ops_pipelines.report.document import Keys, fields_of
 from ops_pipelines.report.numbers import moment
 from ops_pipelines.terminal.edge import (
     DEFAULT_CLUSTER_FILE,

@@ -56,7 +56,7 @@ def propose(
     from ops_pipelines.quotas.propose import propose as propose_quotas
     from ops_pipelines.quotas.report import matter_of, quota_document
     from ops_pipelines.remediate.by_hand import ByHandRefused
-    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.document import to_json
     from ops_pipelines.report.terminal import console, print_document
 
     desk = open_desk(ctx, cluster_file)
@@ -225,7 +225,7 @@ def _tell(record: "ProposalRecord", desk: "TeamsDesk", *, as_json: bool) -> None
     from ops_pipelines.core.proposal import ProposalState
     from ops_pipelines.quotas.answers import record_json
     from ops_pipelines.quotas.propose import store_lines, used_in
-    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.document import to_json
     from ops_pipelines.report.terminal import console, print_lines
 
     store_lines(desk, record.proposal, state=record.state, used=used_in(desk, day=record.proposal.day))

@@ -140,7 +140,7 @@ def report(
     """
     from ops_pipelines.remediate.by_hand import report_for
     from ops_pipelines.remediate.repair_report import as_markdown
-    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.document import to_json
 
     cluster = open_named(ctx, cluster_file)
     known = find_incident(incident, cluster)

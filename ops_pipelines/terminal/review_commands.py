@@ -55,7 +55,7 @@ def report(
     [reason, saved_at, place, sha256, is_in_ledger], lines [seq, written_at, kind, actor, what, entry_hash],
     not_known.
     """
-    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.document import to_json
     from ops_pipelines.review.incident_report import report_on
 
     cluster = open_named(ctx, cluster_file)
@@ -154,7 +154,7 @@ def review(
 
     from ops_pipelines.core.periods import parse_week, week_of
     from ops_pipelines.pages.weekly_review import write_weekly_review
-    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.document import to_json
     from ops_pipelines.review.weekly_review import review_week
     from ops_pipelines.terminal.review_views import view_review
     from ops_pipelines.wiring import open_observatory
@@ -288,7 +288,7 @@ def replay(
     nodes, cause, plan_then, plan_new, then_at, new_at, done_at, outcome, why, team, lost_gpu_hours, is_counterfactual],
     lessons [incident, verdict (real, false_alarm, unknown), how], cautions [text]. GPU-hours are expected ones.
     """
-    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.document import to_json
     from ops_pipelines.report.terminal import console
     from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions, read_policy

@@ -227,7 +227,7 @@ def _checked(reason: str) -> str:
 
 
 def _show(cluster: "Cluster", chosen: "tuple[Rollout, ...]", *, as_json: bool, is_short: bool) -> None:
-    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.report.document import to_json
     from ops_pipelines.report.terminal import console, print_document, print_lines
     from ops_pipelines.rollouts.plan_report import history_document, rollout_json
     from ops_pipelines.rollouts.report import rollout_document

@@ -27,8 +27,7 @@ from ops_pipelines.remediate.job_moves import standing_marks
 from ops_pipelines.remediate.oversight import vital_signs
 from ops_pipelines.remediate.verbs import count_outcomes
 from ops_pipelines.report import document as doc
-from ops_pipelines.report.document import Mood
-from ops_pipelines.report.json_form import Keys, fields_of
+from ops_pipelines.report.document import Keys, Mood, fields_of
 from ops_pipelines.report.numbers import duration
 from ops_pipelines.resources.config.in_force import state_directories
 from ops_pipelines.resources.state_files import PauseFile

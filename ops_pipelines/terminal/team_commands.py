@@ -154,9 +154,8 @@ def advice(
     from rich.console import Console
 
     from ops_pipelines.core.periods import parse_week, week_of
-    from ops_pipelines.efficiency.report import advice_document, advice_json, of_team, report_rows
-    from ops_pipelines.efficiency.week import find_advice, sentences
-    from ops_pipelines.report.json_form import to_json
+    from ops_pipelines.efficiency.week import advice_document, advice_json, find_advice, of_team, report_rows, sentences
+    from ops_pipelines.report.document import to_json
     from ops_pipelines.report.terminal import console, print_document
     from ops_pipelines.wiring import open_teams_desk
 

@@ -23,7 +23,7 @@ from ops_pipelines.costs.statements import Charge, statement_of
 from ops_pipelines.efficiency.kept import TABLE
 from ops_pipelines.efficiency.placement.day import PlacementReport, report_of_day
 from ops_pipelines.efficiency.placement.document import placement_document, stranded_gpu_hours
-from ops_pipelines.efficiency.report import AdviceRow, advice_document, advice_row, gain_gpu_hours
+from ops_pipelines.efficiency.week import AdviceRow, advice_document, advice_row, gain_gpu_hours
 from ops_pipelines.quotas.propose import Used, used_in
 from ops_pipelines.quotas.report import matter_of, moved_gpus, next_step, quota_document
 from ops_pipelines.report.document import Document, Number

@@ -14,8 +14,8 @@ from ops_pipelines.core.observation import JobStatus
 from ops_pipelines.core.plan import Order
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceRefused, SourceUnavailable
-from ops_pipelines.remediate import at_once
-from ops_pipelines.remediate.at_once import carry_out_together
+from ops_pipelines.remediate import carry_out as at_once
+from ops_pipelines.remediate.carry_out import carry_out_together
 from ops_pipelines.remediate.guardrails.facts import drain_reason
 from ops_pipelines.remediate.judgement import TTL, FreshFacts, Lease, read_facts
 from ops_pipelines.remediate.perform import Progress, Stage, perform

@@ -13,8 +13,8 @@ from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.core.policy import ActionClass, Consent, Mode, Policy
 from ops_pipelines.core.proof import Authority
+from ops_pipelines.remediate.due import awaited_act
 from ops_pipelines.remediate.judgement import authority_of
-from ops_pipelines.remediate.moments import awaited_act
 from tests.domain.builders import INCIDENT, NODE, action, ago, attempt, begun, ended, incident, policy, xid
 
 PLAN = PlanId("PLAN-1")

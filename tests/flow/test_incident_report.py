@@ -19,7 +19,7 @@ from ops_pipelines.core.node_tests import NodeCheck, TestResult, TestRun
 from ops_pipelines.core.notes import Audience, KeptNote, Lane, Note, NoteState, Severity
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.people import orders
-from ops_pipelines.report.json_form import to_json
+from ops_pipelines.report.document import to_json
 from ops_pipelines.report.numbers import span_words
 from ops_pipelines.review.chain import Chain, gpu_hours_words, read_chain
 from ops_pipelines.review.cost import (

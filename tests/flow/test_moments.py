@@ -13,7 +13,7 @@ from ops_pipelines.core.identity import PlanId
 from ops_pipelines.core.incident import Incident, IncidentState
 from ops_pipelines.core.observation import JobState, JobStatus
 from ops_pipelines.core.plan import IncidentPlan, JobTiming, Moment
-from ops_pipelines.remediate.moments import is_begun, why_it_waits
+from ops_pipelines.remediate.due import is_begun, why_it_waits
 from tests.domain.builders import NODE, action, after, ago, attempt, begun, ended, facts, incident, job, xid
 
 ATTEMPT = attempt("42")

@@ -9,7 +9,7 @@ from typing import cast
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.advice import describe_placement, placement
+from ops_pipelines.assets.teams import describe_placement, placement
 from ops_pipelines.core.observation import Workload
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.core.scheduler import Quotas

@@ -13,7 +13,7 @@ from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.core.rollout import NodeStage, RolloutState
-from ops_pipelines.quotas.gather_supply import count_supply, stands_at, tally
+from ops_pipelines.quotas.today import count_supply, stands_at, tally
 from ops_pipelines.teams.desk import QuotaPolicy
 from ops_pipelines.teams.price import InstalledNode
 from tests.domain.builders import incident

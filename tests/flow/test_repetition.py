@@ -17,8 +17,16 @@ from ops_pipelines.core.incident import IncidentEvent, IncidentState, advance
 from ops_pipelines.core.observation import JobState, Observation, Signal
 from ops_pipelines.core.sources import LakeError
 from ops_pipelines.lake.schema import TABLES
-from ops_pipelines.observe.repeated import BURST, Lineage, Seating
-from ops_pipelines.observe.repetition import EVERY, Hold, RepetitionWatch, count_repetitions, tell_repetitions
+from ops_pipelines.observe.repeated import (
+    BURST,
+    EVERY,
+    Hold,
+    Lineage,
+    RepetitionWatch,
+    Seating,
+    count_repetitions,
+    tell_repetitions,
+)
 from ops_pipelines.remediate.decide import decide
 from ops_pipelines.remediate.snapshot import take_snapshot
 from ops_pipelines.resources.catalogue_files import read_catalogue

@@ -13,7 +13,7 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.plan import Order
 from ops_pipelines.people import orders
-from ops_pipelines.remediate.at_once import carry_out_together
+from ops_pipelines.remediate.carry_out import carry_out_together
 from ops_pipelines.remediate.guardrails.facts import drain_reason
 from ops_pipelines.remediate.perform import Progress, Stage, perform
 from tests.scenarios.small_autopilot import SmallAutopilot

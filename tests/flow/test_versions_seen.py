@@ -14,7 +14,7 @@ from ops_pipelines.core.release import Component
 from ops_pipelines.core.rollout import NodeStage
 from ops_pipelines.core.sources import SourceUnavailable
 from ops_pipelines.lake.schema import TABLES
-from ops_pipelines.report.json_form import to_json
+from ops_pipelines.report.document import to_json
 from ops_pipelines.report.terminal import print_document
 from ops_pipelines.resources.lake.parquet_lake import ParquetLake
 from ops_pipelines.rollouts.fleet import VersionsSeen, look_at_versions

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops_pipelines.diagnose.failure_rates import count_bounds, mean_time_of, rate_of
+from ops_pipelines.review.week_incidents import count_bounds, mean_time_of, rate_of
 
 HOUR = timedelta(hours=1)
 

@@ -22,8 +22,8 @@ from ops_pipelines.diagnose.trouble_rows import (
     xid_troubles,
 )
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.observe.past_states import read_seatings
 from ops_pipelines.observe.repeated import BURST, PartKey
-from ops_pipelines.observe.seatings import read_seatings
 from tests.domain.builders import incident
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -16,7 +16,7 @@ from ops_pipelines.core.rollout import NodeStage, RolloutState
 from ops_pipelines.costs.report import cost_document
 from ops_pipelines.efficiency.placement.day import placement_report
 from ops_pipelines.efficiency.placement.document import placement_document
-from ops_pipelines.efficiency.report import advice_document
+from ops_pipelines.efficiency.week import advice_document
 from ops_pipelines.quotas.report import quota_document
 from ops_pipelines.report.document import Document
 from ops_pipelines.report.terminal import print_document

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ops_pipelines.core.periods import parse_week
-from ops_pipelines.efficiency.report import AdviceRow, advice_document
+from ops_pipelines.efficiency.week import AdviceRow, advice_document
 from ops_pipelines.report.html import page_of
 
 END = datetime(2026, 11, 23, tzinfo=UTC)

@@ -19,11 +19,11 @@ from ops_pipelines.people import orders
 from ops_pipelines.people.orders import LinkClaim
 from ops_pipelines.remediate import repair_steps, verbs
 from ops_pipelines.remediate.by_hand import mark_repaired
+from ops_pipelines.remediate.due import why_it_waits
 from ops_pipelines.remediate.gate import escalate
 from ops_pipelines.remediate.guardrails.facts import stricken_nodes
 from ops_pipelines.remediate.job_moves import ActionMaker
 from ops_pipelines.remediate.judgement import Lease
-from ops_pipelines.remediate.moments import why_it_waits
 from ops_pipelines.remediate.oversight import settle_left_behind
 from ops_pipelines.remediate.planning import is_second_hand, may_be_shared
 from ops_pipelines.remediate.repair_steps import Situation

@@ -11,7 +11,7 @@ from typing import Any, cast
 from ops_pipelines.core.action import Action
 from ops_pipelines.core.identity import PlanId
 from ops_pipelines.core.plan import ProvedPlan
-from ops_pipelines.remediate.at_once import carry_out_together
+from ops_pipelines.remediate.carry_out import carry_out_together
 from ops_pipelines.remediate.judgement import TTL, Lease
 from ops_pipelines.remediate.perform import perform
 from tests.ports.proved_plans import keep_proved, order_of, passed, plan_named

@@ -15,7 +15,7 @@ from ops_pipelines.core.plan import Moment
 from ops_pipelines.core.policy import RecoveryLimits
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import SourceUnavailable
-from ops_pipelines.remediate.moments import due_moment
+from ops_pipelines.remediate.due import due_moment
 from ops_pipelines_lab.simulator import ground_truth
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from ops_pipelines_lab.simulator.scenario import Bug, JobSpec, with_checkpoint_age

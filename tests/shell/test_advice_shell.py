@@ -11,12 +11,12 @@ import dagster as dg
 import pytest
 from rich.console import Console
 
-from ops_pipelines.assets.advice import describe_advice, efficiency_advice
+from ops_pipelines.assets.teams import describe_advice, efficiency_advice
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.efficiency.advice import one_line
 from ops_pipelines.efficiency.kept import AdviceReport
-from ops_pipelines.efficiency.report import advice_document, advice_json, of_team, report_rows
-from ops_pipelines.report.json_form import to_json
+from ops_pipelines.efficiency.week import advice_document, advice_json, of_team, report_rows
+from ops_pipelines.report.document import to_json
 from ops_pipelines.report.terminal import print_document
 from ops_pipelines.resources.config.policy_file import read_advice_settings
 from ops_pipelines.resources.config.yaml_file import ConfigError

@@ -14,7 +14,7 @@ from ops_pipelines.capacity.model import Resource, SeriesKey, SeriesOutlook
 from ops_pipelines.capacity.report import forecast_document, plan_document, short_words
 from ops_pipelines.capacity.reporting import keep_report, report_quarter
 from ops_pipelines.cli import app
-from ops_pipelines.report.json_form import to_json
+from ops_pipelines.report.document import to_json
 from ops_pipelines.report.terminal import console, print_document
 from ops_pipelines.teams.desk import TeamsDesk
 from tests.flow import capacity_samples as samples

@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 import pytest
 
-from ops_pipelines.assets.costs import chargeback, prove_each_once, usage_ledger
 from ops_pipelines.assets.hours import zone_in
+from ops_pipelines.assets.teams import chargeback, prove_each_once, usage_ledger
 from ops_pipelines.automation import charge_schedule_in
 from ops_pipelines.costs.gather_usage import AttemptCount, part_of, usage_of
 from ops_pipelines.costs.usage import Fate

@@ -10,7 +10,7 @@ import pytest
 from ops_pipelines.core.fault import Alternative, AtFault, Component, ComponentKind, Family, FirstAction, Hypothesis
 from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName
 from ops_pipelines.core.incident import Incident, IncidentState
-from ops_pipelines.report.json_form import to_json
+from ops_pipelines.report.document import to_json
 from ops_pipelines.report.terminal import console, print_document
 from ops_pipelines.resources.page_files import BUNDLE_DIRECTORY
 from ops_pipelines.terminal.edge import ExitCode

@@ -13,8 +13,7 @@ from ops_pipelines.core.entries import AUTOPILOT, Pause
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.core.proposal import ProposalEvent, ProposalRecord, ProposalState, SentChange
 from ops_pipelines.core.scheduler import QuotaChange
-from ops_pipelines.quotas.apply import SETTLED_AFTER
-from ops_pipelines.quotas.guards import prove_now
+from ops_pipelines.quotas.apply import SETTLED_AFTER, prove_now
 from ops_pipelines.quotas.proof import PROOFS
 from ops_pipelines.report.pictures.bars import INLINE_AT_MOST
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger

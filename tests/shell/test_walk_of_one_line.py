@@ -40,7 +40,7 @@ ACTING = (
         "remediate.decide",
     ),
     *("remediate.plan_proof", "remediate.guardrails.judge", "remediate.act_proof", "remediate.judgement"),
-    *("remediate.verbs", "remediate.perform", "remediate.gate", "remediate.carry_out", "remediate.at_once"),
+    *("remediate.verbs", "remediate.perform", "remediate.gate", "remediate.carry_out"),
 )
 """Named though they are called from within their room: they carry out, or let something be carried out."""
 ONE_VALUE_ANSWERS = {

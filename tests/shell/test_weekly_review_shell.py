@@ -13,7 +13,7 @@ from ops_pipelines.assets.history import weekly_review
 from ops_pipelines.assets.hours import WEEKS
 from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClass
 from ops_pipelines.pages.weekly_review import five_sentences, shown_ratio, write_weekly_review
-from ops_pipelines.report.json_form import to_json
+from ops_pipelines.report.document import to_json
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.resources.page_files import PageFiles

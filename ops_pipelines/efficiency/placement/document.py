@@ -15,8 +15,7 @@ from ops_pipelines.efficiency.placement.spread import Straddle
 from ops_pipelines.efficiency.placement.waits import QueueTimes, SizeClass
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.charts import STEPS, steps_svg
-from ops_pipelines.report.document import clipped, code, soft
-from ops_pipelines.report.json_form import fields_of
+from ops_pipelines.report.document import clipped, code, fields_of, soft
 from ops_pipelines.report.numbers import gpus, hours, moment, percent, share_of, span
 
 _ROWS = 15

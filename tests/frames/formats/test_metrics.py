@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.lake.formats import exporters as metrics
-from ops_pipelines.lake.formats import exporters as node_exporter
+from ops_pipelines.lake.metrics import pages as metrics
+from ops_pipelines.lake.metrics import pages as node_exporter
 from ops_pipelines.lake.node_names import NodeNames
 from ops_pipelines.lake.quantities import Parsed, WrongKind
 from ops_pipelines.lake.schema import TABLES
