@@ -1,10 +1,11 @@
-"""What holds for every test: the order of the files, and no instance or umask that one test leaves for the next.
+"""What holds for every test: the order of the files; no instance, signal or umask that one test leaves for the next.
 
 The order shows where several workers take whole files in it (`--dist=loadfile --no-loadscope-reorder`): a file that
 waits for minutes must not be the last one started. Fixtures stand in the files that use them, not here.
 """
 
 import os
+import signal
 import sys
 from tempfile import TemporaryDirectory
 
@@ -21,7 +22,13 @@ _UMASK = 0o022
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let what commands note for their user end with the tests: the next ones would find it."""
+    """Let what commands note for their user end with the tests: the next ones would find it; hear SIGINT.
+
+    In the background of a script it is ignored, Dagster then ignores SIGTERM too, and every child of a test inherits
+    that: it would be waited for in vain, and killed half a minute later.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     notes = TemporaryDirectory(prefix="ops-pipelines-tests-")
     os.environ["XDG_STATE_HOME"] = notes.name
     config.add_cleanup(notes.cleanup)

@@ -83,6 +83,15 @@ class Logs(Protocol):
         ...
 
 
+@runtime_checkable
+class Growing(Protocol):
+    """Logs that can be glanced at between two readings, for next to nothing."""
+
+    def has_grown(self) -> bool:
+        """Return whether what was read last is longer, shorter or gone by now; False where that is not known."""
+        ...
+
+
 # -- metrics of GPUs --
 
 

@@ -15,9 +15,12 @@ from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.observation import NodeStatus, Observation, Rejected, Signal, as_history, is_history
 from ops_pipelines.core.rollout import under_change
-from ops_pipelines.core.sources import LogBatch, Logs, SourceError
+from ops_pipelines.core.sources import Growing, LogBatch, Logs, SourceError
 from ops_pipelines.lake.telemetry import GpuTelemetry, observe_gpus
 from ops_pipelines.observe.logs.signals import observe_log_lines
+
+_GLANCE_EVERY_SECONDS = 0.05
+"""How often a log is glanced at between two looks."""
 
 # -- follows one log --
 
@@ -169,6 +172,18 @@ def take_in_logs(cluster: Cluster) -> Intake:
         is_more_waiting=is_more_waiting,
         line_count=line_count,
     )
+
+
+def wait_for_lines(cluster: Cluster, seconds: float, *, wait: Callable[[float], object]) -> bool:
+    """Wait so long, or until a log has grown; return True as soon as `wait` does."""
+    watched = [each for each in cluster.logs if isinstance(each, Growing)]
+    glance_count = max(1, round(seconds / _GLANCE_EVERY_SECONDS)) if watched else 1
+    for _ in range(glance_count):
+        if wait(seconds / glance_count):
+            return True
+        if any(each.has_grown() for each in watched):
+            return False
+    return False
 
 
 def take_in_conditions(cluster: Cluster) -> Intake:

@@ -4,9 +4,9 @@ A part is known by its serial, else by its UUID; never by an index or a PCI addr
 tomorrow. So a replaced part starts again, and a moved one brings its past along. How often is too often is data
 (`catalogue.RepeatRule`); who is a lemon among many is `lemons`.
 
-`RepetitionWatch` reports it as evidence, once for each burst: it looks back over the evidence of the ledger as far as the
-repeat rules do, for the live cycle, which knows the inventories and who held which node. A part that they do not name
-is blamed for nothing. What a repetition calls for is `observe.rules`.
+`RepetitionWatch` reports it as evidence, once for each burst: it looks back over the evidence of the ledger as far as
+the repeat rules do, for the live cycle, which knows the inventories and who held which node. A part that they do not
+name is blamed for nothing. What a repetition calls for is `observe.rules`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

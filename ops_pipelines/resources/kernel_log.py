@@ -10,11 +10,12 @@ Shapes of prefixes: rsyslog (ISO 8601, RFC 3164, RFC 5424, JSON by template), dm
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice
@@ -158,6 +159,8 @@ def _in_utc(written_at: datetime, *, timezone: tzinfo) -> datetime:
 
 MAX_LINE_BYTES = 8192
 """rsyslog's own limit (maxMessageSize). A longer line comes in parts of this size; nothing of it is dropped."""
+_GLANCED_AT_MOST = 64
+"""Files: with more of them a glance would cost as much as a reading."""
 CONTINUED = "(continued) "
 """Is before the later parts of a line that was too long: what follows has no prefix and proves nothing."""
 
@@ -191,13 +194,19 @@ class FileTailLogs:
         self._timezone = timezone
         self._source = source
         self._max_line_bytes = max_line_bytes
+        self._glanced: Mapping[str, tuple[int, int]] = {}
 
     @property
     def source(self) -> str:
         return self._source
 
+    def has_grown(self) -> bool:
+        """See `core.sources.Growing`: a file of a pattern that nobody has met is met by the next reading."""
+        return any(_glance_at(path) != was for path, was in self._glanced.items())
+
     def read_new(self, cursor: str | None, *, max_lines: int) -> LogBatch:
         """Return the next lines of all files; see `core.sources.Logs`."""
+        self._glanced = {}  # What cannot be read now is no news until it can be.
         marks, turn = load_marks(cursor) if cursor is not None else ((), 0)
         received_at = self._clock.now()
         notes: list[str] = []
@@ -213,6 +222,10 @@ class FileTailLogs:
                         notes.append(f"{file.mark.path}: a line of more than {self._max_line_bytes} bytes was cut")
                     lines.append(self._line_of(each, file, received_at=received_at))
             new_cursor = dump_marks([file.mark for file in files], turn=turn + 1 if is_full else turn)
+            if len(files) <= _GLANCED_AT_MOST:
+                sizes = [(file.mark.path, (file.mark.inode, file.size)) for file in files]
+                # The name of one that was rotated away is another file's by now, which is among them too.
+                self._glanced = {path: was for path, was in sizes if (_glance_at(path) or was)[0] == was[0]}
         return LogBatch(lines=tuple(lines), cursor=new_cursor, notes=tuple(notes))
 
     def _line_of(self, found: FoundLine, file: TailedFile, *, received_at: datetime) -> LogLine:
@@ -232,6 +245,15 @@ class FileTailLogs:
             position=position,
             text=prefix.text,
         )
+
+
+def _glance_at(path: str) -> tuple[int, int] | None:
+    """Return inode and size of a file; None where there is none that can be seen."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 twenty times a second
+    except OSError:
+        return None
+    return found.st_ino, found.st_size
 
 
 class JournaldLogs:

@@ -124,14 +124,18 @@ class _Child:
         return self._killed
 
     def stop(self) -> None:
-        """Ask it to end, and wait for that; what does not hear is killed: a cycle cut short is taken up again."""
+        """Ask it to end, and wait for that; what does not hear is killed: a cycle cut short is taken up again.
+
+        Cutting the leash alone would do for ours. SIGTERM alone would not: in the background of a script SIGINT is
+        ignored, Dagster then ignores SIGTERM too, and its children inherit that.
+        """
+        self.let_go()
         self._process.terminate()
         try:
             self._process.wait(_ENDS_WITHIN_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self.let_go()
 
     def pull(self) -> bool:
         """Say that it is still needed; return whether it can hear that."""

@@ -2,16 +2,16 @@
 silent nodes held. Nothing stronger.
 
 A long poll: the daemon's sensor loop turns every 5 s, so a tick looks for 3.8 s and reacts to what it finds without
-ending. It looks again without delay while a log pours, and begins its last look as late as the looks before
-allow. Between the end of one tick and the beginning of the next, a good second, a thread looks on at the logs: else a
-fault in that second would wait for the next tick. The run that records and does the rest is requested by
+ending. It looks again without delay while a log pours, soon where one grew, and begins its last look as late as the
+looks before allow. Between the end of one tick and the beginning of the next, a good second, a thread looks on at the
+logs: else a fault in that second would wait for the next tick. The run that records and does the rest is requested by
 `sensors.due_runs`.
 """
 
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache
@@ -21,7 +21,7 @@ import dagster as dg
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import LedgerError
 from ops_pipelines.core.sources import SourceError
-from ops_pipelines.observe.intake import Intake, take_in_conditions, take_in_logs
+from ops_pipelines.observe.intake import Intake, take_in_conditions, take_in_logs, wait_for_lines
 from ops_pipelines.remediate.judgement import Lease
 from ops_pipelines.remediate.overlaps import see_to_overlaps
 from ops_pipelines.remediate.oversight import page_if_blind, page_if_late, see_to_configuration, tell_ledger_news
@@ -81,16 +81,15 @@ class _BetweenTicks:
     def _look_on(self, cluster: Cluster, is_over: threading.Event) -> None:
         give_up_at = time.monotonic() + _LONGEST_GAP_SECONDS
         attention = Attention(ends_at=cluster.clock.now() + timedelta(seconds=_LONGEST_GAP_SECONDS))
-        is_pouring, pause_seconds = False, 0.0
+        logs: Intake | None = None
         try:
             with _collector_at_rest():
-                while not is_over.wait(pause_seconds) and time.monotonic() < give_up_at:
+                while not _wait(cluster, logs, wait=is_over.wait) and time.monotonic() < give_up_at:
                     token = hold_lease(cluster)
                     if token is None:
                         return
-                    reading = begin_reading(cluster) if is_pouring else None
-                    is_pouring = take_in_logs(cluster).is_pouring
-                    pause_seconds = 0.0 if is_pouring else LOOK_EVERY_SECONDS
+                    reading = begin_reading(cluster) if logs is not None and logs.is_pouring else None
+                    logs = take_in_logs(cluster)
                     lease = Lease(holder=this_process(), given=token)
                     reaction = react(cluster, lease=lease, attention=attention, reading=reading)
                     self._did += [str(reaction)] if reaction is not None and reaction.is_worth_telling else []
@@ -163,13 +162,31 @@ def _watch(context: dg.SensorEvaluationContext, cluster: Cluster, *, did: list[s
         left = (stop_at - cluster.clock.now() - _beyond_grace(room)).total_seconds()
         if left <= 0 and not are_conditions_due:
             break
-        cluster.clock.wait(0.0 if is_pouring or are_conditions_due else min(LOOK_EVERY_SECONDS, left))
+        _wait(cluster, None if are_conditions_due else logs, wait=cluster.clock.wait, at_most_seconds=left)
     note = "; ".join(did) or "nothing new"
     leave_beat(context, cluster, name=NAME, note=note, answers=answers)
     for source, answer in sorted(answers.items()):
         if answer is not None:
             context.log.warning("source=%s did not answer: %s", source, answer)
     return dg.SensorResult(skip_reason=note, cursor=None if looked_at is None else looked_at.isoformat())
+
+
+def _wait(
+    cluster: Cluster,
+    logs: Intake | None,
+    *,
+    wait: Callable[[float], object],
+    at_most_seconds: float = LOOK_EVERY_SECONDS,
+) -> bool:
+    """Wait for the next look after one that found `logs`; None: it is due now. Return whether nobody waits any more.
+
+    After a look without a line a log that grows is looked at within a fraction of the time. One that always grows is
+    not: a look costs a hundred times what a glance does.
+    """
+    if logs is None or logs.is_pouring:
+        return bool(wait(0.0))
+    seconds = min(LOOK_EVERY_SECONDS, at_most_seconds)
+    return bool(wait(seconds)) if logs.line_count else wait_for_lines(cluster, seconds, wait=wait)
 
 
 def _beyond_grace(room: timedelta) -> timedelta:

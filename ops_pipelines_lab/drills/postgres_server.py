@@ -150,6 +150,8 @@ class PostgresServer:
             "unix_socket_directories": "''",
             # A sync waits for whatever else the disk has to write; after a crash that can be minutes.
             "fsync": "off",
+            # What was written since the last one is replayed after a crash.
+            "checkpoint_timeout": "'30s'",
         }
         text_of_all = "".join(f"{name} = {setting}\n" for name, setting in settings.items())
         (self._data / "postgresql.auto.conf").write_text(text_of_all)

@@ -13,7 +13,7 @@ from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.observation import NodeStatus, Signal
 from ops_pipelines.core.scheduler import Scheduler
 from ops_pipelines.core.sources import LogBatch, LogLine, Logs, Sample, SourceNonsense, SourceUnavailable
-from ops_pipelines.observe.intake import Intake, OurDoing, restarts_of, take_in_conditions, take_in_logs
+from ops_pipelines.observe.intake import Intake, OurDoing, restarts_of, take_in_conditions, take_in_logs, wait_for_lines
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
 from tests.domain import builders
 from tests.scenarios.small_autopilot import SmallAutopilot
@@ -65,6 +65,41 @@ def test_broken_log_does_not_keep_the_others_from_being_read(autopilot: SmallAut
     assert taken.new_count == 3
     assert taken.failures == ("the cursor cannot be read",)
     assert autopilot.cluster.ledger.cursor("broken") is None
+
+
+class GrowsAtGlance(BrokenLogs):
+    def __init__(self, number: int) -> None:
+        self.glances = number
+
+    def has_grown(self) -> bool:
+        self.glances -= 1
+        return self.glances == 0
+
+
+@pytest.mark.parametrize(
+    ("logs", "waited"),
+    [
+        pytest.param((), [0.2], id="nothing to glance at"),
+        pytest.param((BrokenLogs(),), [0.2], id="cannot be glanced at"),
+        pytest.param((BrokenLogs(), GrowsAtGlance(1)), [0.05], id="has grown"),
+        pytest.param((GrowsAtGlance(3), GrowsAtGlance(2)), [0.05] * 2, id="one has"),
+        pytest.param((GrowsAtGlance(9),), [0.05] * 4, id="none has"),
+    ],
+)
+def test_what_grew_ends_the_wait_for_lines(autopilot: SmallAutopilot, logs: tuple[Logs, ...], waited: object) -> None:
+    waits: list[float] = []
+    cluster = replace(autopilot.cluster, logs=logs)
+
+    is_over = wait_for_lines(cluster, 0.2, wait=waits.append)
+
+    assert (is_over, [round(each, 6) for each in waits]) == (False, waited)
+
+
+def test_who_waits_no_more_glances_no_more(autopilot: SmallAutopilot) -> None:
+    logs = GrowsAtGlance(1)
+
+    assert wait_for_lines(replace(autopilot.cluster, logs=(logs,)), 0.2, wait=lambda _: True)
+    assert logs.glances == 1
 
 
 class Flood:

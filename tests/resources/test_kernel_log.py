@@ -348,6 +348,61 @@ def test_node_comes_from_the_file_name_where_configured(tmp_path: Path) -> None:
     assert (line.node, line.written_at) == ("gpu003", None)
 
 
+def test_a_file_is_seen_to_have_grown_from_one_reading_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.log"
+    append(path, "one\n")
+    logs = tail(path)
+    seen = [logs.has_grown()]
+
+    def read_and_glance() -> None:
+        logs.read_new(None, max_lines=10)
+        seen.append(logs.has_grown())
+
+    read_and_glance()
+    append(path, "half")  # no line yet, but more than there was: read once, and no more until it goes on
+    seen.append(logs.has_grown())
+    read_and_glance()
+    path.write_text("")
+    seen.append(logs.has_grown())
+    read_and_glance()
+    path.unlink()
+    seen.append(logs.has_grown())
+
+    assert seen == [False, False, True, False, True, False, True]
+    with pytest.raises(SourceUnavailable):
+        logs.read_new(None, max_lines=10)
+    assert not logs.has_grown()
+
+
+def test_what_stands_under_the_name_of_a_rotated_file_is_no_growth_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.log"
+    append(path, "one\n")
+    logs = tail(path)
+    cursor = logs.read_new(None, max_lines=10).cursor
+    path.rename(tmp_path / "kernel.log.1")
+    append(path, "a longer one\n")
+    assert logs.has_grown()
+
+    cursor = logs.read_new(cursor, max_lines=10).cursor
+    logs.read_new(cursor, max_lines=10)
+
+    assert not logs.has_grown()
+    append(path, "two\n")
+    assert logs.has_grown()
+
+
+@pytest.mark.parametrize(("count", "is_seen"), [(64, True), (65, False)])
+def test_so_many_files_are_glanced_at(tmp_path: Path, count: int, is_seen: bool) -> None:
+    for number in range(count):
+        append(tmp_path / f"{number}.log", "one\n")
+    logs = tail(tmp_path / "*.log")
+    logs.read_new(None, max_lines=1000)
+
+    append(tmp_path / "7.log", "two\n")
+
+    assert logs.has_grown() is is_seen
+
+
 def test_flood_of_one_node_does_not_silence_the_others(tmp_path: Path) -> None:
     append(tmp_path / "gpu001.log", "flood\n" * 1000)
     append(tmp_path / "gpu002.log", f"{FALLEN}\n")
