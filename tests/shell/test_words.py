@@ -1,4 +1,4 @@
-"""Documents and code use the field's words: CONVENTIONS.md lists under "Words" what is in no page, nor in code.
+"""Documents, settings and code use the field's words: what is in none of them, CONVENTIONS.md lists under "Words".
 
 Left out of pages: code, and tables between `<!-- begin NAME -->` and `<!-- end NAME -->`, which are the program's own
 words. Prose of code: comments, docstrings and strings of several words; a string without a space is a key or a state.
@@ -18,6 +18,14 @@ ROOT = Path(__file__).parents[2]
 PAGES = (
     *("README.md", "ARCHITECTURE.md", "CONVENTIONS.md", "deploy/systemd/README.md"),
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")),
+)
+CONFIGS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in (
+        *("*.yaml", "releases/*.yaml", "deploy/**/*.y*ml", "deploy/**/*.service"),
+        *("ops_pipelines/**/*.csv", "ops_pipelines/**/*.sh"),
+    )
+    for path in ROOT.glob(pattern)
 )
 NO_PROSE = re.compile(r"^ *```.*?^ *```|<!-- begin .*?<!-- end |`(?:[^`\n]|\n(?!\n))*`", re.DOTALL | re.MULTILINE)
 
@@ -92,7 +100,7 @@ def test_words_are_found_in_prose_of_code_alone(source: str, lines: list[int]) -
     assert [int(each.split(":")[1]) for each in faults_of_code("m.py", source)] == lines
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *CONFIGS])
 def test_a_page_uses_the_words_of_the_field(page: str) -> None:
     assert list(faults(page, (ROOT / page).read_text())) == []
 

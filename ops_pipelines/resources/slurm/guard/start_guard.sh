@@ -10,7 +10,7 @@ directory=${0%/*}
 # ends the shell itself where the file is missing, unreadable or torn, and then every first start would fail.
 if ! (. "$directory/start_guard.env" && [ -n "$STATE" ] && [ -n "$FALLBACK" ] && [ -n "$LIMIT_SECONDS" ]) 2>/dev/null; then
     if [ "${1:-}" = status ]; then
-        echo '{"is_well": false, "problems": ["start_guard.env cannot be read: run ops-pipelines guard install anew"]}'
+        echo '{"is_well": false, "problems": ["start_guard.env cannot be read: run ops-pipelines guard install again"]}'
         exit 3
     fi
     [ "${SLURM_JOB_RESTART_COUNT:-0}" = 0 ] || exit 1 # Without a verdict no restart; Slurm comes back with it.
@@ -41,8 +41,8 @@ for place in "$STATE" "$FALLBACK"; do
     [ -s "$place/$record" ] && is_restart=yes
 done
 
-# Cleared by whoever looks again, and not started since: its record ends with a clearing later than every start. The
-# judge's own has the time of the start that it let go, and a torn one an earlier time.
+# Cleared by the next who looks, and not started since: its record ends with a clearing later than every start. The
+# judge's own has the time of the start that it released, and a torn one an earlier time.
 is_cleared=no
 if [ "$is_restart" = yes ] && [ ! -s "$FALLBACK/$record" ]; then
     awk '$1 == "start" && $2 + 0 > last { last = $2 + 0 }
