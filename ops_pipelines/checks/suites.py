@@ -2,7 +2,8 @@
 
 It is imported when the first hour is judged (it costs seconds), with its analytics off and nothing written anywhere.
 What is expected of columns is judged over the columns of the hour, as Arrow-backed pandas frames without copies: one
-frame for the columns that an expectation names, since Great Expectations copies whatever is beside them. What is
+frame for the columns that an expectation names, since Great Expectations copies whatever is beside them; in a small
+hour one for all. What is
 expected of the hour as a whole is judged over its measures, a row an hour, for many hours at once: an expectation costs
 milliseconds however few rows there are. What has no value anywhere is not asked at all.
 """
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _EXAMPLES_AT_MOST = 3
 _LARGE = 500_000
 """Rows above which a column's remains are cleared away before the next."""
+_FEW_CELLS = 500_000
+"""Up to which all columns are one frame: copies of what is beside a column cost less than a frame of its own."""
 _NOT_NULL = "expect_column_values_to_not_be_null"
 _OF_SINGLE_VALUES = frozenset(
     {
@@ -54,6 +57,8 @@ def judge_rows(rows: "pa.Table", expectations: Sequence[Expectation]) -> tuple[R
     What Great Expectations does not know, or cannot judge, has failed, and says why.
     """
     verdicts: dict[str, Result] = {}
+    everything = tuple(rows.column_names)
+    is_small = rows.num_rows * len(everything) <= _FEW_CELLS
     asked: dict[tuple[tuple[str, ...], bool], list[tuple[Expectation, GxExpectation]]] = {}
     for each in expectations:
         if each.measure is not None:
@@ -66,7 +71,9 @@ def judge_rows(rows: "pa.Table", expectations: Sequence[Expectation]) -> tuple[R
         except Exception as error:  # theirs are of many kinds, pydantic's among them
             verdicts[each.name] = _misdeclared(each, error)
             continue
-        asked.setdefault((_columns(each, rows), _is_of_distinct(each, rows)), []).append((each, made))
+        is_distinct = _is_of_distinct(each, rows)
+        columns = everything if is_small and not is_distinct else _columns(each, rows)
+        asked.setdefault((columns, is_distinct), []).append((each, made))
     batches = _batches() if asked else None
     for (columns, is_distinct), some in asked.items():
         assert batches is not None
@@ -208,6 +215,9 @@ def _made(each: Expectation) -> "GxExpectation":
     _sources()  # imports it, without its warnings
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
+    from ops_pipelines.checks.gx_expectations import remembering
+
+    remembering(each.type)
     given = ExpectationConfiguration(type=each.type, kwargs=dict(each.kwargs), meta={"name": each.name})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of forms that it still reads, and will drop
@@ -271,12 +281,14 @@ def _validate(hours: Sequence[_Hour], asked: Sequence[Expectation]) -> dict[str,
 
 
 def _bound(each: Expectation) -> "GxExpectation":
-    from ops_pipelines.checks.gx_expectations import ExpectMaxWithin, ExpectMinWithin
+    from ops_pipelines.checks.gx_expectations import remembering
 
     if each.at_least is None:
-        return ExpectMaxWithin(column=_cell(each), max_value=each.at_most, meta={"name": each.name})
+        largest = remembering("expect_column_max_to_be_between")
+        return largest(column=_cell(each), max_value=each.at_most, meta={"name": each.name})
     assert each.at_most is None, "a bound on both sides would need two answers"
-    return ExpectMinWithin(column=_cell(each), min_value=each.at_least, meta={"name": each.name})
+    smallest = remembering("expect_column_min_to_be_between")
+    return smallest(column=_cell(each), min_value=each.at_least, meta={"name": each.name})
 
 
 def _ask(batches: _Batches, frame: "pd.DataFrame", expectations: Sequence["GxExpectation"]) -> dict[str, _SuiteResult]:
