@@ -32,7 +32,7 @@ IMPORTED = (
     *("ops_pipelines.resources.fleet.redfish_update", "ops_pipelines.resources.kernel_log"),
     *("ops_pipelines.resources.notifier", "prometheus_api_client", "psycopg2.extras"),
     *("ops_pipelines.report.pictures.incidents", "ops_pipelines.remediate.pictures"),
-    "ops_pipelines.pages.incident_report",
+    *("ops_pipelines.report.html", "ops_pipelines.review.incident_document"),
 )
 """What a run that acts imports before it has ended; what is missing here is imported by each run itself."""
 

@@ -202,7 +202,7 @@ def _write_index(site: Site, request: Request, team_pages: TeamPages) -> str:
 
 
 def _write_incident(site: Site, request: Request) -> str:
-    from ops_pipelines.pages.incident_report import write_incident_page
+    from ops_pipelines.review.incident_document import incident_document
     from ops_pipelines.review.incident_report import report_on
 
     name = str(request.path_params["incident"])
@@ -211,7 +211,7 @@ def _write_incident(site: Site, request: Request) -> str:
     incident = cluster.ledger.incident(IncidentId(name)) if name.isprintable() else None
     if incident is None:
         raise NoSuchPage(f"there is no incident {name[:80]}; `ops-pipelines incidents --all` lists the recent ones")
-    return write_incident_page(report_on(incident, cluster))
+    return page_of(incident_document(report_on(incident, cluster)))
 
 
 def _rollouts(site: Site) -> list[BaseRoute]:

@@ -268,14 +268,15 @@ def write_stale_pages(
     incidents: Sequence[Incident], cluster: Cluster, shelf: PageShelf, *, now: datetime
 ) -> list[WrittenReport]:
     """Write the pages that the ledger has overtaken, the newest first and a few at once; delete what is too old."""
-    from ops_pipelines.pages.incident_report import write_incident_page
+    from ops_pipelines.report.html import page_of
+    from ops_pipelines.review.incident_document import incident_document
 
     stale = [each for each in incidents if _is_stale(each, shelf.shows(each.incident), now=now)]
     written = []
     history = history_of(stale[:WRITTEN_AT_ONCE], cluster.ledger, now=now)
     for incident in stale[:WRITTEN_AT_ONCE]:
         report = report_on(incident, cluster, history=history)
-        place = shelf.keep(incident.incident, write_incident_page(report), shows=now)
+        place = shelf.keep(incident.incident, page_of(incident_document(report)), shows=now)
         written.append(WrittenReport(report=report, place=place))
     shelf.tidy(now)
     return written

@@ -424,6 +424,11 @@ def sections(*parts: "Block | Sequence[Block] | None") -> tuple[Block, ...]:
     return tuple(found)
 
 
+def under(title: str, *parts: "Block | Sequence[Block] | None") -> tuple[Block, ...]:
+    """Return the same below a heading."""
+    return sections(Heading(text=title), *parts)
+
+
 def listed_under(title: str, items: Sequence[str], *, key: str = "") -> tuple[Block, ...]:
     """Return a heading and its list; nothing where nothing is listed."""
     listed = [clipped(each) for each in items]

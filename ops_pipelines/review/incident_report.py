@@ -1,7 +1,7 @@
 """The report on one incident: everything that the ledger holds of it in one frozen value, for who was asleep.
 
 Reads the ledger and asks no system, so that it can be written when everything else is down. The parts are `story`'s;
-how it looks is `pages.incident_report`. Field names are the keys of its JSON.
+how it reads is `incident_document`. Field names are the keys of its JSON.
 """
 
 from collections.abc import Collection, Iterator, Mapping

@@ -21,10 +21,6 @@ from ops_pipelines.terminal.past_commands import NOW, NoSuchTime, parse_time
 # -- `ops-pipelines report` --
 
 
-if TYPE_CHECKING:
-    from ops_pipelines.review.incident_report import IncidentReport
-
-
 @at_the_edge
 def report(
     ctx: typer.Context,
@@ -56,20 +52,25 @@ def report(
     not_known.
     """
     from ops_pipelines.report.document import to_json
+    from ops_pipelines.review.incident_document import incident_document
     from ops_pipelines.review.incident_report import report_on
 
     cluster = open_named(ctx, cluster_file)
-    told = report_on(find_incident(incident, cluster), cluster)
+    found = report_on(find_incident(incident, cluster), cluster)
     if html is not None:
-        from ops_pipelines.pages.incident_report import write_incident_page
+        from ops_pipelines.report.html import page_of
 
-        _write(html, write_incident_page(told))
+        _write(html, page_of(incident_document(found)))
     if json:
-        typer.echo(to_json(told))
+        typer.echo(to_json(found))
     elif html is not None:
-        typer.echo(f"{told.incident} is written to {html}")
+        typer.echo(f"{found.incident} is written to {html}")
     else:
-        _print_report(told)
+        from ops_pipelines.report.terminal import console, print_document, print_lines
+
+        print_document(console(), incident_document(found))
+        more = f"`ops-pipelines report {found.incident} --html FILE` writes the page, with every event and its picture"
+        print_lines(console(), ["", more])
 
 
 def _write(file: Path, page: str) -> None:
@@ -78,43 +79,6 @@ def _write(file: Path, page: str) -> None:
     except OSError as problem:
         complain(f"{file} cannot be written: {problem.strerror or problem}. Choose another with --html")
         raise typer.Exit(ExitCode.USAGE) from problem
-
-
-def _print_report(report: "IncidentReport") -> None:
-    """Print the head of the report: what a person reads first. The rest is in the page and in the JSON."""
-    from ops_pipelines.report.numbers import span_words
-    from ops_pipelines.report.terminal import console, print_fields, print_lines
-    from ops_pipelines.review.chain import gpu_hours_words
-
-    out = console()
-    print_lines(out, [f"{report.incident}  {report.state.replace('_', ' ')}", report.headline, report.standing, ""])
-    print_lines(out, ["What is left to do"])
-    for todo in report.follow_ups:
-        print_lines(out, [f"  {todo.urgency.value}: {todo.what} ({todo.why})"])
-        if todo.command:
-            print_lines(out, [f"      {todo.command}"])
-    if not report.follow_ups:
-        print_lines(out, ["  nothing"])
-    print_lines(out, ["", "What happened when (UTC)"])
-    for each in report.milestones:
-        took = "" if each.number == 1 else f", after {span_words(each.took_seconds)}"
-        print_lines(out, [f"  {each.at:%d %b %H:%M:%S}  {each.kind.value}{took}"])
-    for wait in report.waits:
-        print_lines(out, [f"  waited: {wait.who} for {wait.waited_for}, {span_words(wait.seconds)}"])
-    print_lines(out, ["", "Cost in GPU-hours"])
-    cost = report.cost
-    fields = {
-        "  lost by the fault": gpu_hours_words(cost.by_fault),
-        "  lost by our acts": gpu_hours_words(cost.by_our_acts),
-        "  jobs stood still": gpu_hours_words(cost.waiting),
-        "  out of service": gpu_hours_words(cost.out_of_service),
-    }
-    if cost.saved is not None:
-        fields["  saved, expected"] = gpu_hours_words(cost.saved)
-    print_fields(out, fields)
-    for sentence in cost.not_counted:
-        print_lines(out, [f"  not counted: {sentence}"])
-    print_lines(out, ["", f"`ops-pipelines report {report.incident} --html FILE` writes the page with its evidence"])
 
 
 # -- `ops-pipelines review` --

@@ -34,13 +34,13 @@ def desk(tmp_path: Path) -> Desk:
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_command_prints_the_head_of_the_report_and_how_to_get_the_rest(desk: Desk) -> None:
+def test_command_prints_the_report_and_how_to_get_what_only_a_page_shows(desk: Desk) -> None:
     plan = desk.lose_gpu("gpu001")
 
     answer = desk.run("report", "INC-0001", columns=200)
 
     assert answer.exit_code == 0
-    assert answer.stdout.startswith("INC-0001  open\ngpu001: ")
+    assert answer.stdout.startswith("INC-0001: open\ngpu001: ")
     assert f"ops-pipelines approve {plan}" in answer.stdout
     assert "fault began" in answer.stdout
     assert "--html FILE" in answer.stdout
