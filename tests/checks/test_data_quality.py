@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -90,7 +90,7 @@ def by_measure(table: str) -> Iterable[tuple[Expectation, ...]]:
     return [tuple(way) for way in ways.values()]
 
 
-SMALL_TABLES = ("application_telemetry", "rejected_rows")
+SMALL_TABLES, AGEING_TABLE = ("inventory", "rejected_rows"), "application_telemetry"
 """They hold every kind of expectation, and are quickly judged."""
 
 
@@ -105,7 +105,7 @@ def test_a_good_hour_passes_every_suite(table: str) -> None:
 @pytest.mark.parametrize("table", TABLES)
 def test_every_expectation_of_the_suites_fails_where_plain_python_says_so(table: str) -> None:
     seen = set()
-    for way in by_measure(table) if table in SMALL_TABLES else [_of_columns(table)]:
+    for way in by_measure(table) if table in SMALL_TABLES else _some_ways(table):
         hour = broken_hour(way)
 
         failed = failed_by_suites(table, hour)
@@ -117,10 +117,12 @@ def test_every_expectation_of_the_suites_fails_where_plain_python_says_so(table:
     assert seen
 
 
-def _of_columns(table: str) -> tuple[Expectation, ...]:
-    """Return what bounds values from below; where nothing does, the types."""
+def _some_ways(table: str) -> Iterator[tuple[Expectation, ...]]:
+    """Yield what bounds values from below (where nothing does, the types), and for one table the age of its rows."""
     below = tuple(each for each in expectations_of(table) if each.type == BETWEEN and "below" in each.meaning)
-    return below or tuple(each for each in expectations_of(table) if each.measure is Measure.TYPE_DIFFERS)
+    yield below or tuple(each for each in expectations_of(table) if each.measure is Measure.TYPE_DIFFERS)
+    if table == AGEING_TABLE:
+        yield tuple(each for each in expectations_of(table) if each.kind is Kind.FRESHNESS)
 
 
 @pytest.mark.parametrize("how", [ABOVE, NOT_FINITE])
@@ -149,7 +151,8 @@ def test_every_text_is_judged_and_none_is_left_to_chance() -> None:
 def test_the_small_tables_hold_every_kind() -> None:
     kinds = {each.kind for table in SMALL_TABLES for each in expectations_of(table)}
 
-    assert kinds | {Kind.MONOTONE, Kind.SITE} == set(Kind)
+    assert kinds | {Kind.MONOTONE, Kind.SITE, Kind.FRESHNESS} == set(Kind)
+    assert Kind.FRESHNESS in {each.kind for each in expectations_of(AGEING_TABLE)}
 
 
 def test_a_falling_counter_is_told_with_its_column() -> None:

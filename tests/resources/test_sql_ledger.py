@@ -17,7 +17,6 @@ from ops_pipelines.resources.ledger.database import KNOWN_VERSIONS, LedgerDataba
 from ops_pipelines.resources.ledger.migrations import STEPS
 from ops_pipelines.resources.ledger.sql_ledger import SqlLedger
 from ops_pipelines.resources.ledger.tables import documents
-from tests.ports.ledger_contract import LedgerContract
 from tests.ports.ledger_samples import NOW, begin, drain, observation, take_in
 from tests.resources.ledger_audit_contract import change
 from tests.resources.ledger_identity_contract import LedgerIdentityContract
@@ -143,12 +142,14 @@ class TestIdentityOnSqlite(LedgerIdentityContract):
         plain.close()
 
 
-class TestLedgerInMemory(LedgerContract):
-    @pytest.fixture
-    def ledger(self) -> Iterator[SqlLedger]:
-        ledger = SqlLedger("sqlite://")
-        yield ledger
-        ledger.close()
+def test_a_ledger_may_be_in_memory() -> None:
+    ledger = SqlLedger("sqlite://")
+
+    begin(ledger, drain(1))
+
+    assert len(ledger.read_state(NOW).records) == 1
+    assert ledger.verify_chain().problem == ""
+    ledger.close()
 
 
 @pytest.mark.parametrize(
