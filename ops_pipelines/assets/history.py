@@ -409,7 +409,8 @@ def policy_comparison(
 
     Decisions come from the ledger, hours without any from the lake. Reads only; the page is at /policy-comparison.
     """
-    from ops_pipelines.pages.policy_comparison import write_policy_comparison
+    from ops_pipelines.report.html import page_of
+    from ops_pipelines.review.replay_document import replay_document
 
     proposed = policy_desk.read_proposed(config.proposed)
     now = policy_desk.clock.now()
@@ -420,7 +421,7 @@ def policy_comparison(
         since=now - timedelta(hours=config.back_hours),
         until=now,
     )
-    place = policy_desk.keep_page(write_policy_comparison(found, now=now))
+    place = policy_desk.keep_page(page_of(replay_document(found, now=now)))
     return dg.MaterializeResult(
         metadata={
             **{f"{each.value}_count": found.count(each) for each in Difference},

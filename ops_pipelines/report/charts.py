@@ -5,10 +5,10 @@ class, so that they can be read on dark paper too; columns are drawn 360 units w
 bar, so that nothing shrinks below reading size. Words are untrusted: they are escaped, and cut to one line.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import Enum
 from html import escape
 
 from ops_pipelines.report.document import Bar, Shade, Shares, Spark
@@ -112,17 +112,6 @@ _LETTER = 5.9
 """Units that a letter of 11 units takes on average."""
 _ROWS_AT_MOST = 24
 _INK, _SOFT, _GRID = "#222", "#555", "#d9dee6"
-_COLOURS: Mapping[Shade, str] = {
-    Shade.NONE: "#ffffff",
-    Shade.GREY: "#c8ccd2",
-    Shade.PALE: "#a6cee3",
-    Shade.BLUE: "#0072b2",
-    Shade.ORANGE: "#d55e00",
-    Shade.GREEN: "#009e73",
-    Shade.YELLOW: "#e69f00",
-    Shade.PINK: "#cc79a7",
-    Shade.SKY: "#56b4e9",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +142,7 @@ def bars_svg(rows: Sequence[BarRow], *, title: str, key: Mapping[Shade, str]) ->
         for length, shade in row.parts:
             wide = max(0.0, length) / total * _WIDE if total > 0 else 0.0
             if wide > 0 and shade is not Shade.NONE:
-                body.append(_box(x, top + 17, max(wide, 1.0), _BAR, _COLOURS[shade]))
+                body.append(_box(x, top + 17, max(wide, 1.0), _BAR, COLOURS[shade]))
             x += wide
     bottom = len(shown) * _ROW + 4
     if len(rows) > len(shown):
@@ -185,7 +174,7 @@ def columns_svg(columns: Sequence[DayColumn], *, title: str, key: Mapping[Shade,
             high = length / highest * tall if highest > 0 else 0.0
             if high > 0:
                 y -= high
-                body.append(_box(left, y, wide, high, _COLOURS[shade]))
+                body.append(_box(left, y, wide, high, COLOURS[shade]))
         body.append(_text(middle, y - 4, f"{sum(length for length, _ in column.parts):g}", anchor="middle"))
     legend, height = _legend(key, top + tall + 24)
     return _svg([*body, *legend], title=title, height=height)
@@ -198,7 +187,7 @@ def _legend(key: Mapping[Shade, str], top: float) -> tuple[list[str], float]:
         wide = 16 + len(words) * _LETTER + 10
         if x > 0 and x + wide > _WIDE:
             x, y = 0.0, y + 17
-        body.append(_box(x, y + 2, 10, 10, _COLOURS[shade]))
+        body.append(_box(x, y + 2, 10, 10, COLOURS[shade]))
         body.append(_text(x + 14, y + 11, words, colour=_SOFT))
         x += wide
     return body, y + 20
@@ -239,21 +228,13 @@ _COLUMNS_AT_MOST = 48
 _LABELS = 4
 
 
-class Part(Enum):
-    """What a part of a column is for, with its colour (Okabe and Ito's)."""
-
-    SAME = "#9aa3ad"
-    ONLY_THEN = "#d55e00"
-    ONLY_NEW = "#0072b2"
-    OTHER_MOMENT = "#e69f00"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """One act at one time on one or both sides."""
 
     at: datetime
-    part: Part
+    what: str
+    shade: Shade
     is_above: bool
     """Whether the proposed policy does it."""
     is_below: bool
@@ -268,11 +249,11 @@ def policy_columns(marks: Sequence[Mark], *, since: datetime, until: datetime) -
         return ""
     step = next((each for each in _STEPS if (until - since) / each <= _COLUMNS_AT_MOST), _STEPS[-1])
     count = max(1, -(-(until - since) // step))
-    columns: list[dict[tuple[bool, Part], int]] = [{} for _ in range(count)]
+    columns: list[Counter[tuple[bool, Shade, str]]] = [Counter() for _ in range(count)]
     for mark in marks:
         place = min(count - 1, max(0, int((mark.at - since) / step)))
-        for is_above in [side for side, is_there in ((True, mark.is_above), (False, mark.is_below)) if is_there]:
-            columns[place][is_above, mark.part] = columns[place].get((is_above, mark.part), 0) + 1
+        sides = ((True, mark.is_above), (False, mark.is_below))
+        columns[place].update((side, mark.shade, mark.what) for side, is_there in sides if is_there)
     highest = max(_height(column, is_above=side) for column in columns for side in (True, False)) or 1
     wide = (_WIDE_COLUMNS - _LEFT) / count
     middle = _HALF + 4
@@ -285,9 +266,9 @@ def policy_columns(marks: Sequence[Mark], *, since: datetime, until: datetime) -
     )
     height = 2 * middle + _BOTTOM
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE_COLUMNS} {height}" role="img" width="100%" '
-        f'font-family="Arial, sans-serif" font-size="11"><title>Acts over time: the proposed policy above the '
-        "line, the policy of then below it</title>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE_COLUMNS} {height}" role="img" width="720" '
+        f'height="{height * 1.5:.0f}" font-family="Arial, sans-serif" font-size="11"><title>Acts over time: the '
+        "proposed policy above the line, the policy of then below it</title>"
         f'<text x="0" y="12">new</text><text x="0" y="{2 * middle - 2}">then</text>'
         f'<text x="{_LEFT - 6}" y="{middle - _HALF + 26}" text-anchor="end" fill="#666">{highest}</text>'
         f'<path d="M{_LEFT} {middle}H{_WIDE_COLUMNS}" stroke="#222"/>{body}'
@@ -295,29 +276,24 @@ def policy_columns(marks: Sequence[Mark], *, since: datetime, until: datetime) -
     )
 
 
-def _height(column: Mapping[tuple[bool, Part], int], *, is_above: bool) -> int:
-    return sum(count for (side, _), count in column.items() if side is is_above)
+def _height(column: Counter[tuple[bool, Shade, str]], *, is_above: bool) -> int:
+    return sum(count for (side, *_), count in column.items() if side is is_above)
 
 
 def _column(
-    column: Mapping[tuple[bool, Part], int], *, x: float, wide: float, middle: int, scale: float, at: datetime
+    column: Counter[tuple[bool, Shade, str]], *, x: float, wide: float, middle: int, scale: float, at: datetime
 ) -> str:
     drawn = ""
-    for is_above in (True, False):
-        base = 0.0
-        for part in Part:
-            count = column.get((is_above, part), 0)
-            if not count:
-                continue
-            tall = count * scale
-            y = middle - 1 - base - tall if is_above else middle + 1 + base
-            side = "new" if is_above else "then"
-            words = escape(f"{at:%Y-%m-%d %H:%M} {side}: {count} {part.name.lower().replace('_', ' ')}")
-            drawn += (
-                f'<rect x="{x + 0.5:.1f}" y="{y:.1f}" width="{max(1.5, wide - 1):.1f}" height="{tall:.1f}" '
-                f'fill="{part.value}"><title>{words}</title></rect>'
-            )
-            base += tall
+    base = {True: 0.0, False: 0.0}
+    for (is_above, shade, what), count in sorted(column.items()):
+        tall = count * scale
+        y = middle - 1 - base[is_above] - tall if is_above else middle + 1 + base[is_above]
+        words = escape(f"{at:%Y-%m-%d %H:%M} {'new' if is_above else 'then'}: {count} {_flat(what)}")
+        drawn += (
+            f'<rect x="{x + 0.5:.1f}" y="{y:.1f}" width="{max(1.5, wide - 1):.1f}" height="{tall:.1f}" '
+            f'fill="{COLOURS[shade]}"><title>{words}</title></rect>'
+        )
+        base[is_above] += tall
     return drawn
 
 

@@ -11,6 +11,7 @@ __all__ = [
     "incident_report",
     "job_runs",
     "replay",
+    "replay_document",
     "replay_result",
     "retrace",
     "shift",

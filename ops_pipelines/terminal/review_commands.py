@@ -210,11 +210,8 @@ def _plain(text: str) -> str:
 
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from ops_pipelines.report.document import Document
 
-    from ops_pipelines.review.replay_result import ComparedAct, Replay
-
-_ROWS_AT_MOST = 60
 _DEFAULT_BACK = timedelta(hours=24)
 
 
@@ -253,10 +250,11 @@ def replay(
     lessons [incident, verdict (real, false_alarm, unknown), how], cautions [text]. GPU-hours are expected ones.
     """
     from ops_pipelines.report.document import to_json
-    from ops_pipelines.report.terminal import console
+    from ops_pipelines.report.terminal import console, print_document
     from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.config.policy_file import find_cautions, read_policy
     from ops_pipelines.review.replay import replay as run_again
+    from ops_pipelines.review.replay_document import replay_document
     from ops_pipelines.terminal.review_views import view_replay
     from ops_pipelines.wiring import history_of, open_lake, policy_here
 
@@ -283,11 +281,12 @@ def replay(
         until=end,
         on_progress=_Progress(begin, end).tell,
     )
-    _write_pages(found, html=html, publish_in=config.state_directory if publish else None, now=now)
+    document = replay_document(found, now=now)
+    _write_pages(document, html=html, publish_in=config.state_directory if publish else None)
     if json:
         typer.echo(to_json(view_replay(found)))
     else:
-        _print(console(), found)
+        print_document(console(), document)
 
 
 class _Progress:
@@ -305,13 +304,13 @@ class _Progress:
             typer.echo(f"{source}: {at:%Y-%m-%d %H:%M} UTC, {10 * tenth} %", err=True)
 
 
-def _write_pages(found: "Replay", *, html: Path | None, publish_in: Path | None, now: datetime) -> None:
+def _write_pages(document: "Document", *, html: Path | None, publish_in: Path | None) -> None:
     if html is None and publish_in is None:
         return
-    from ops_pipelines.pages.policy_comparison import write_policy_comparison
+    from ops_pipelines.report.html import page_of
     from ops_pipelines.resources.page_files import ComparisonPages
 
-    page = write_policy_comparison(found, now=now)
+    page = page_of(document)
     try:
         if html is not None:
             html.write_text(page, encoding="utf-8")
@@ -321,52 +320,3 @@ def _write_pages(found: "Replay", *, html: Path | None, publish_in: Path | None,
     except OSError as problem:
         complain(f"the page could not be written: {problem}; give a path that this user may write")
         raise typer.Exit(ExitCode.USAGE) from problem
-
-
-def _print(out: "Console", found: "Replay") -> None:
-    """Print the counts in sentences first, then the keys, then the acts that differ."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from ops_pipelines.report.numbers import moment
-    from ops_pipelines.report.terminal import print_lines, printable
-    from ops_pipelines.review.replay import differing, proof_sentence, sentences_of
-
-    out.print(Text(f"{found.proposed} from {moment(found.since)} to {moment(found.until)}", style="bold"))
-    print_lines(out, [*sentences_of(found), proof_sentence(found)])
-    print_lines(out, found.reproduction.different)
-    keys = Table(title="Keys that differ", title_justify="left", box=None)
-    for name in ("key", "then", "new"):
-        keys.add_column(name, overflow="fold")
-    for key in found.policy_differences:
-        keys.add_row(*(Text(printable(cell)) for cell in (key.key, key.then, key.new)))
-    if found.policy_differences:
-        out.print(keys)
-    acts = differing(found)
-    rows = Table(title="Acts that differ", title_justify="left", box=None)
-    for name in ("when", "difference", "incident", "act", "why"):
-        rows.add_column(name, overflow="fold")
-    for act in acts[:_ROWS_AT_MOST]:
-        rows.add_row(*(Text(printable(cell)) for cell in _cells(act)))
-    if acts:
-        out.print(rows)
-    if len(acts) > _ROWS_AT_MOST:
-        print_lines(out, [f"and {len(acts) - _ROWS_AT_MOST} more: --json has them all"])
-    for stretch in found.stretches:
-        head = f"{stretch.source.value}: {stretch.decision_count} decisions, {moment(stretch.since)} to "
-        print_lines(out, [f"{head}{moment(stretch.until)}; then: {stretch.then}"])
-        print_lines(out, [f"  not known: {each}" for each in stretch.unknown])
-    print_lines(out, [f"note: {each}" for each in found.cautions])
-
-
-def _cells(act: "ComparedAct") -> tuple[str, ...]:
-    from ops_pipelines.report.numbers import moment
-
-    mark = ", counterfactual" if act.is_counterfactual else ""
-    return (
-        moment(act.at),
-        f"{act.difference.value.replace('_', ' ')}{mark}",
-        act.incident,
-        f"{act.verb.value} {act.target}",
-        act.why,
-    )

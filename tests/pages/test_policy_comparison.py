@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.action import Verb
 from ops_pipelines.core.identity import IncidentId, NodeName, PlanId
-from ops_pipelines.pages.policy_comparison import SHOWN_ROWS, write_policy_comparison
-from ops_pipelines.report.charts import Mark, Part, policy_columns
+from ops_pipelines.report.charts import Mark, policy_columns
+from ops_pipelines.report.document import Shade
+from ops_pipelines.report.html import page_of
 from ops_pipelines.review.replay import proof_sentence, sentences_of
+from ops_pipelines.review.replay_document import ROWS_AT_MOST, replay_document
 from ops_pipelines.review.replay_result import (
     Assessment,
     ComparedAct,
@@ -76,6 +78,10 @@ def replay_of(*acts: ComparedAct, text: str = "words", **changes: object) -> Rep
     return replace(found, **changes)  # type: ignore[arg-type]  # fields as the test names them
 
 
+def page_on(found: Replay) -> str:
+    return page_of(replay_document(found, now=AT))
+
+
 class Markup(HTMLParser):
     """The tags and attributes that a browser would see, and the text."""
 
@@ -95,7 +101,7 @@ class Markup(HTMLParser):
 
 
 def test_words_of_others_stay_text_wherever_they_stand() -> None:
-    page = Markup(write_policy_comparison(replay_of(act(text=EVIL), text=EVIL, proposed=EVIL), now=AT))
+    page = Markup(page_on(replay_of(act(text=EVIL), text=EVIL, proposed=EVIL)))
 
     assert {"script", "img", "a", "link", "iframe", "form"}.isdisjoint(page.tags)
     assert {"onerror", "href", "src"}.isdisjoint(page.attributes)
@@ -104,9 +110,9 @@ def test_words_of_others_stay_text_wherever_they_stand() -> None:
 
 
 def test_what_does_not_print_and_what_does_not_end_stays_out() -> None:
-    page = write_policy_comparison(replay_of(act(text="\x1b]0;owned\x07 \u202etxt.exe\r\n" + "x" * 10_000)), now=AT)
+    page = page_on(replay_of(act(text="\x1b]0;owned\x07 \u202etxt.exe\r\n" + "x" * 10_000)))
 
-    assert "]0;owned txt.exe x" in page
+    assert "]0;owned\ufffd \ufffdtxt.exe" in page
     assert {"\x1b", "\x07", "\u202e", "\r"}.isdisjoint(page)
     assert len(page) < 40_000
 
@@ -114,24 +120,24 @@ def test_what_does_not_print_and_what_does_not_end_stays_out() -> None:
 def test_acts_of_one_plan_that_differ_alike_share_a_row() -> None:
     rows = [act(verb=Verb.HOLD), act(verb=Verb.RELEASE), act(Difference.ONLY_THEN), act(incident="INC-0002")]
 
-    page = write_policy_comparison(replay_of(*rows), now=AT)
+    page = page_on(replay_of(*rows))
 
-    assert page.count('data-name="difference"') == 3
+    assert page.count('data-name="Difference"') == 3
     assert "hold job it broke, release job it broke" in page
     assert "5.00" in page  # GPU-hours of both acts of the row
 
 
 def test_a_page_of_many_acts_is_bounded_and_says_what_is_left_out() -> None:
-    rows = [act(incident=f"INC-{number:04}") for number in range(SHOWN_ROWS + 7)]
+    rows = [act(incident=f"INC-{number:04}") for number in range(ROWS_AT_MOST + 7)]
 
-    page = write_policy_comparison(replay_of(*rows), now=AT)
+    page = page_on(replay_of(*rows))
 
-    assert page.count('data-name="difference"') == SHOWN_ROWS
-    assert "7 more are in" in page
+    assert page.count('data-name="Difference"') == ROWS_AT_MOST
+    assert "and 7 more; <code>ops-pipelines replay --json</code> has all" in page
 
 
 def test_a_page_without_differences_says_so() -> None:
-    page = write_policy_comparison(replay_of(act(Difference.SAME), policy_differences=(), lessons=()), now=AT)
+    page = page_on(replay_of(act(Difference.SAME), policy_differences=(), lessons=()))
 
     assert "None: the two policies say the same." in page
     assert "Nothing changes: both policies do the same 1 act." in page
@@ -162,17 +168,20 @@ def test_a_record_that_cannot_be_reproduced_is_said_to_be_so() -> None:
         "4 of 7 recorded decisions came out the same again under the rules of then; 3 did not, or could not be tried "
         "(2 whose rules were not kept, 1 unreadable lines or snapshots)."
     )
-    assert "line 9: otherwise" in write_policy_comparison(found, now=AT)
+    assert "line 9: otherwise" in page_on(found)
 
 
 @given(
     minutes=st.lists(st.floats(-10, 70, allow_nan=False), max_size=30),
-    part=st.sampled_from(Part),
+    shade=st.sampled_from(Shade),
     span_minutes=st.integers(1, 60 * 24 * 400),
 )
 @settings(max_examples=30, deadline=None)
-def test_the_picture_is_whole_xml_whatever_the_times(minutes: list[float], part: Part, span_minutes: int) -> None:
-    marks = [Mark(at=AT + timedelta(minutes=each), part=part, is_above=True, is_below=each > 30) for each in minutes]
+def test_the_picture_is_whole_xml_whatever_the_times(minutes: list[float], shade: Shade, span_minutes: int) -> None:
+    marks = [
+        Mark(at=AT + timedelta(minutes=each), what="new", shade=shade, is_above=True, is_below=each > 30)
+        for each in minutes
+    ]
 
     svg = policy_columns(marks, since=AT, until=AT + timedelta(minutes=span_minutes))
 
