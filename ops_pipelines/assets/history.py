@@ -295,7 +295,8 @@ def weekly_review(
     cluster: dg.ResourceParam[Cluster],
 ) -> dg.Output[None]:
     """A week's reliability: failures and repairs, effective training time, promises and budgets, what we did."""
-    from ops_pipelines.pages.weekly_review import write_weekly_review
+    from ops_pipelines.report.html import page_of
+    from ops_pipelines.review.week_document import week_document
     from ops_pipelines.review.weekly_review import review_week
 
     week = week_of(context.partition_time_window.end.astimezone(UTC)).before
@@ -303,7 +304,7 @@ def weekly_review(
     metadata = dict(describe_review(review))
     if cluster.page_shelf is not None:
         try:
-            place = cluster.page_shelf.keep(week.page_name, write_weekly_review(review), shows=review.numbers.until)
+            place = cluster.page_shelf.keep(week.page_name, page_of(week_document(review)), shows=review.numbers.until)
             metadata["page"] = dg.MetadataValue.path(place)
         except ShelfError as problem:
             context.log.warning("the page was not kept: %s", problem)
@@ -312,7 +313,9 @@ def weekly_review(
 
 def describe_review(review: WeeklyReview) -> Mapping[str, dg.MetadataValue]:
     """Return what the asset's page shows: the sentences, pictures, tables, and numbers that the UI plots by week."""
-    from ops_pipelines.pages.weekly_review import (
+    from ops_pipelines.report.numbers import escape_markdown
+    from ops_pipelines.report.pictures.bars import Sheet, large_rows, small_rows
+    from ops_pipelines.review.week_words import (
         PARTS,
         PROMISES,
         shown_effective,
@@ -322,8 +325,6 @@ def describe_review(review: WeeklyReview) -> Mapping[str, dg.MetadataValue]:
         words_of,
         work_bars,
     )
-    from ops_pipelines.report.numbers import escape_markdown
-    from ops_pipelines.report.pictures.bars import Sheet, large_rows, small_rows
 
     numbers = review.numbers
     head, *sentences = (escape_markdown(each, at_most=400) for each in words_of(review))

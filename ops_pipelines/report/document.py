@@ -432,7 +432,7 @@ def under(title: str, *parts: "Block | Sequence[Block] | None") -> tuple[Block, 
 def listed_under(title: str, items: Sequence[str], *, key: str = "") -> tuple[Block, ...]:
     """Return a heading and its list; nothing where nothing is listed."""
     listed = [clipped(each) for each in items]
-    return (Heading(text=title), Items(items=listed, key=key)) if items else ()
+    return under(title, Items(items=listed, key=key)) if items else ()
 
 
 Keys: TypeAlias = Mapping[str, object]

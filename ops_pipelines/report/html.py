@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from ops_pipelines.report import numbers
 from ops_pipelines.report.charts import bar_svg, shares_svg, spark_svg, swatch_svg
-from ops_pipelines.report.document import Bar, Chart, Document, Kind, Shares, Spark, clipped, plain, spans_of
+from ops_pipelines.report.document import Bar, Chart, Document, Kind, Shares, Spark, clipped, spans_of
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'none'; "
@@ -32,7 +32,7 @@ def render(template: str, values: Mapping[str, object]) -> str:
     return _environment().get_template(template).render(values)
 
 
-def drawn(svg: str) -> Markup:
+def _ours(svg: str) -> Markup:
     """Return a picture that `report.charts` or `report.pictures` drew, and escaped itself, as the markup that it is."""
     return Markup(svg)  # noqa: S704 our own pictures alone
 
@@ -50,13 +50,11 @@ def _environment() -> Environment:
     environment.filters.update(
         moment=numbers.moment,
         duration=numbers.duration,
-        percent=numbers.percent,
         clipped=lambda text, at_most: clipped(text, at_most=at_most),
         spans=spans_of,
-        plain=plain,
         drawn=_drawn,
         shown=numbers.shown,
-        swatch=lambda shade: drawn(swatch_svg(shade)),
+        swatch=lambda shade: _ours(swatch_svg(shade)),
     )
     environment.tests["drawing"] = lambda value: isinstance(value, Bar | Spark)
     environment.tests["words"] = _is_words
@@ -73,13 +71,13 @@ def _is_words(value: object) -> bool:
 def _drawn(drawing: Bar | Spark | Shares | Chart) -> Markup:
     match drawing:
         case Bar():
-            return drawn(bar_svg(drawing))
+            return _ours(bar_svg(drawing))
         case Spark():
-            return drawn(spark_svg(drawing))
+            return _ours(spark_svg(drawing))
         case Shares():
-            return drawn(shares_svg(drawing))
+            return _ours(shares_svg(drawing))
         case Chart():
-            return drawn(drawing.svg)
+            return _ours(drawing.svg)
 
 
 def _seen(value: object) -> object:

@@ -84,12 +84,6 @@ def _write(file: Path, page: str) -> None:
 # -- `ops-pipelines review` --
 
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ops_pipelines.review.weekly_review import WeeklyReview
-
-
 @at_the_edge
 def review(
     ctx: typer.Context,
@@ -117,8 +111,9 @@ def review(
     from rich.console import Console
 
     from ops_pipelines.core.periods import parse_week, week_of
-    from ops_pipelines.pages.weekly_review import write_weekly_review
     from ops_pipelines.report.document import to_json
+    from ops_pipelines.report.terminal import console, print_document
+    from ops_pipelines.review.week_document import week_document
     from ops_pipelines.review.weekly_review import review_week
     from ops_pipelines.terminal.review_views import view_review
     from ops_pipelines.wiring import open_observatory
@@ -137,73 +132,13 @@ def review(
         complain(f"--week: {problem}")
         raise typer.Exit(ExitCode.USAGE) from problem
     if html is not None:
-        try:
-            html.write_text(write_weekly_review(found), encoding="utf-8")
-        except OSError as problem:
-            complain(f"{html} cannot be written: {problem.strerror}. Name a file in a directory that you may write to.")
-            raise typer.Exit(ExitCode.USAGE) from problem
+        from ops_pipelines.report.html import page_of
+
+        _write(html, page_of(week_document(found)))
     if json:
         typer.echo(to_json(view_review(found)))
     else:
-        print_review(Console(), found)
-
-
-def print_review(out: "Console", found: "WeeklyReview") -> None:
-    """Print the sentences, the components that failed, the promises, and what is missing."""
-    from rich.table import Table
-
-    from ops_pipelines.core.objectives import UNITS
-    from ops_pipelines.core.overlap import tell
-    from ops_pipelines.pages.weekly_review import PROMISES, shown_ratio, shown_team, time_between, words_of
-    from ops_pipelines.report.numbers import duration
-
-    head, *sentences = words_of(found)
-    out.print(_plain(head), style="bold")
-    for number, sentence in enumerate(sentences, start=1):
-        out.print(_plain(f"{number}. {sentence}"))
-    failed = [each for each in found.components if each.failures.event_count or each.open_count]
-    if failed:
-        table = Table(title="failures", title_justify="left")
-        for heading in ("component", "failures", "mean time between", "mean repair", "still out"):
-            table.add_column(heading)
-        for line in failed:
-            table.add_row(
-                line.component,
-                str(line.failures.event_count),
-                time_between(line.failures, unit=line.unit),
-                "-" if line.repairs is None else duration(line.repairs.mean),
-                str(line.open_count),
-            )
-        out.print(table)
-    if found.budgets:
-        table = Table(title="promises", title_justify="left")
-        for heading in ("team", "work", "promise", "target", "measured", "budget left", "state"):
-            table.add_column(heading)
-        for budget in found.budgets:
-            kind = budget.objective.kind
-            table.add_row(
-                _plain(shown_team(budget.objective.team)),
-                budget.objective.workload.value,
-                PROMISES[kind],
-                shown_ratio(budget.objective.target_ratio, digits=2),
-                "too little data" if budget.good_ratio is None else shown_ratio(budget.good_ratio, digits=2),
-                "-" if budget.left_ratio is None else f"{budget.left_ratio:.0%} of the {UNITS[kind]}",
-                budget.state.value,
-            )
-        out.print(table)
-    for overlap in found.numbers.overlaps:
-        out.print(_plain(f"! {tell(overlap, now=found.numbers.until)}"))
-    if found.missing:
-        out.print("Not in any number:")
-        for each in found.missing:
-            out.print(_plain(f"- {each}"))
-
-
-def _plain(text: str) -> str:
-    """Return a text without control characters, and nothing in it that Rich would take for markup."""
-    from rich.markup import escape
-
-    return escape("".join(each if each.isprintable() else "?" for each in text))
+        print_document(console(), week_document(found))
 
 
 # -- `ops-pipelines replay` --

@@ -1,15 +1,15 @@
-"""What `review` and `replay` answer, as values for JSON and as print."""
+"""What `review` and `replay` answer, as values for JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from ops_pipelines.core.objectives import Budget
-from ops_pipelines.pages.weekly_review import five_sentences, per_thousand_node_days
 from ops_pipelines.review.replay import proof_sentence, sentences_of
 from ops_pipelines.review.replay_result import ComparedAct, Difference, KeyDifference, Lesson, Replay, ReplayedInterval
 from ops_pipelines.review.week_acts import WorkSum
 from ops_pipelines.review.week_incidents import ComponentLine
+from ops_pipelines.review.week_words import five_sentences, per_thousand_node_days
 from ops_pipelines.review.weekly_review import WeeklyReview, WeekNumbers
 
 # -- the weekly review as values for JSON --

@@ -19,10 +19,11 @@ from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.record import ShelfError
 from ops_pipelines.core.rollout import OF_PEOPLE, Rollout
 from ops_pipelines.lake.quantities import readable
-from ops_pipelines.pages.weekly_review import write_weekly_review
 from ops_pipelines.people.planned_work import PlannedKind, PlannedTime
 from ops_pipelines.report import document as doc
+from ops_pipelines.report.html import page_of
 from ops_pipelines.report.numbers import duration
+from ops_pipelines.review.week_document import week_document
 from ops_pipelines.review.weekly_review import review_week
 from ops_pipelines.teams.desk import TeamsDesk
 
@@ -342,7 +343,7 @@ class WeeklyPages:
             )
         return self._making.page(
             week.name,
-            lambda: write_weekly_review(review_week(week, cluster, open_observatory())),
+            lambda: page_of(week_document(review_week(week, cluster, open_observatory()))),
             title="the review of",
             hour=hour_of(now),
             now=now,

@@ -12,11 +12,13 @@ import pytest
 from ops_pipelines.assets.history import weekly_review
 from ops_pipelines.assets.hours import WEEKS
 from ops_pipelines.core.objectives import Objective, ObjectiveKind, WorkloadClass
-from ops_pipelines.pages.weekly_review import five_sentences, shown_ratio, write_weekly_review
 from ops_pipelines.report.document import to_json
+from ops_pipelines.report.html import page_of
 from ops_pipelines.resources.config.cluster_file import read_cluster
 from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.resources.page_files import PageFiles
+from ops_pipelines.review.week_document import week_document
+from ops_pipelines.review.week_words import five_sentences, shown_ratio
 from ops_pipelines.review.weekly_review import WeeklyReview, review_week
 from ops_pipelines.terminal.review_views import view_review
 from ops_pipelines.terminal.served_pages import NoReview, WeeklyPages
@@ -67,7 +69,7 @@ def test_hostile_names_stay_text_on_the_page() -> None:
         WEEK, *stage(lake, LedgerOfValues(), now=at(23, 6, 30), objectives=(replace(UPTIME, team=HOSTILE),))
     )
 
-    page = write_weekly_review(found)
+    page = page_of(week_document(found))
 
     assert "<script" not in page
     assert "<img" not in page
@@ -77,7 +79,7 @@ def test_hostile_names_stay_text_on_the_page() -> None:
 
 
 def test_the_page_of_an_empty_lake_says_what_is_missing() -> None:
-    page = write_weekly_review(review_week(WEEK, *stage(LakeOfRows(), LedgerOfValues(), now=at(20, 9))))
+    page = page_of(week_document(review_week(WEEK, *stage(LakeOfRows(), LedgerOfValues(), now=at(20, 9)))))
 
     for words in ("not over", "no job with GPUs is on record", "the lake has no inventory", "No objective is declared"):
         assert words in page

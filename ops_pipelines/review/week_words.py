@@ -1,24 +1,19 @@
-"""The weekly reliability review as a page: five sentences, tiles with their change, then tables and plots.
+"""How a weekly review writes its numbers and names what it counts; its five sentences; its numbers with their change.
 
-How a review writes its numbers and names what it counts is here, for the command line too.
+For its document, for its JSON and for Dagster.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 
-from markupsafe import Markup
-
-from ops_pipelines.core.objectives import ANY_TEAM, UNITS, Budget, BudgetState, ObjectiveKind
-from ops_pipelines.core.overlap import tell
-from ops_pipelines.report.charts import DayColumn, bars_svg, columns_svg
+from ops_pipelines.core.objectives import ANY_TEAM, Budget, BudgetState, ObjectiveKind
 from ops_pipelines.report.document import Mood, Number, Shade
-from ops_pipelines.report.html import drawn, render
 from ops_pipelines.report.numbers import duration
 from ops_pipelines.report.pictures.bars import BarRow
 from ops_pipelines.review.job_runs import FAILURES, Cause
 from ops_pipelines.review.week_acts import Work, WorkSum
-from ops_pipelines.review.week_incidents import ComponentLine, CoverageLine, MeanTime, Rate
+from ops_pipelines.review.week_incidents import Rate
 from ops_pipelines.review.weekly_review import WeeklyReview, WeekNumbers
 
 # -- how numbers of a review are written --
@@ -109,16 +104,32 @@ def shown_bounds(work: WorkSum) -> str:
     return shown_effective(work).removeprefix("between ").replace(" and ", " to ")
 
 
+def work_bars(work: Work) -> tuple[BarRow, ...]:
+    """Return a bar for each team, the largest first: what became of the time that it requested."""
+    teams = sorted(work.by_team.items(), key=lambda each: (-each[1].wanted, each[0]))
+    return tuple(
+        BarRow(label=team, parts=_parts(each), number=f"{shown_bounds(each)} of {shown_hours(each.wanted)} GPU-h")
+        for team, each in teams
+    )
+
+
+def _parts(work: WorkSum) -> tuple[tuple[float, Shade], ...]:
+    return tuple((float(getattr(work, name)), shade) for name, _, shade in PARTS)
+
+
 # -- the five sentences of a weekly review that a head of platform reads --
 
 
 def words_of(review: WeeklyReview) -> Iterator[str]:
-    """Yield the head line and the sentences, for a terminal or a message."""
-    numbers = review.numbers
-    so_far = "" if review.is_over else f", so far, until {numbers.until:%a %d %b %H:%M} UTC"
-    last = numbers.week.end - timedelta(days=1)
-    yield f"{review.cluster}, {review.week.name}: {numbers.week.start:%d %b} to {last:%d %b %Y}{so_far}"
+    """Yield the head line and the sentences, for a message."""
+    so_far = "" if review.is_over else f", so far, until {review.numbers.until:%a %d %b %H:%M} UTC"
+    yield f"{review.cluster}, {review.week.name}: {days_of(review)}{so_far}"
     yield from five_sentences(review)
+
+
+def days_of(review: WeeklyReview) -> str:
+    """Return the first and the last day of the week."""
+    return f"{review.week.start:%d %b} to {review.week.end - timedelta(days=1):%d %b %Y}"
 
 
 def five_sentences(review: WeeklyReview) -> tuple[str, ...]:
@@ -329,163 +340,3 @@ def _change(now: float | None, before: float | None, better: Better, *, unit: st
     is_good = (difference > 0) is (better is Better.MORE)
     than = "on the week before" if scale == 1.0 else "on as much of the week before"
     return f"{difference:+,.1f}{unit} {than}", Mood.GOOD if is_good else Mood.BAD
-
-
-# -- the weekly reliability review as a page --
-
-
-_DAY = timedelta(days=1)
-_STATES = {
-    BudgetState.KEPT: "good",
-    BudgetState.AT_RISK: "warn",
-    BudgetState.EXHAUSTED: "bad",
-    BudgetState.TOO_LITTLE_DATA: "soft",
-}
-
-
-def write_weekly_review(review: WeeklyReview) -> str:
-    """Return the whole page."""
-    numbers = review.numbers
-    return render(
-        "weekly_review.html",
-        {
-            "review": review,
-            "numbers": numbers,
-            "sentences": five_sentences(review),
-            "tiles": tiles_of(review),
-            "budgets": [_budget_row(each) for each in review.budgets],
-            "teams": list(numbers.work.by_team.items()),
-            "work_total": numbers.work.total,
-            "work_plot": _work_plot(numbers.work),
-            "days_plot": _days_plot(numbers),
-            "causes": _cause_rows(numbers, review.before),
-            "components": [_component_row(each) for each in review.components],
-            "overlaps": [tell(each, now=numbers.until) for each in numbers.overlaps],
-            "coverage": [_coverage_row(each) for each in review.coverage],
-            "shown_ratio": shown_ratio,
-            "shown_hours": shown_hours,
-        },
-    )
-
-
-# -- tables --
-
-
-def _budget_row(budget: Budget) -> Mapping[str, object]:
-    objective = budget.objective
-    limit = "" if objective.limit is None else f" within {shown_limit(objective.limit)}"
-    unit = UNITS[objective.kind]
-    runs_out = "-"
-    if budget.exhausted_in is not None:
-        runs_out = "is used up" if budget.exhausted_in <= timedelta(0) else f"in {duration(budget.exhausted_in)}"
-    elif budget.burn_rate is not None:
-        runs_out = "not at this rate"
-    return {
-        "team": shown_team(objective.team),
-        "workload": objective.workload.value,
-        "promise": f"{PROMISES[objective.kind]}: {shown_ratio(objective.target_ratio, digits=2)}{limit}",
-        "measured": shown_ratio(budget.good_ratio, digits=2) if budget.good_ratio is not None else "too little data",
-        "why": budget.why or f"{budget.over_window.total:,.0f} {unit} on {budget.over_window.days:.0f} days",
-        "left": "-" if budget.left_ratio is None else f"{budget.left_ratio:.0%}".replace("%", " %"),
-        "left_width": 0 if budget.left_ratio is None else round(100 * min(1.0, max(0.0, budget.left_ratio))),
-        "burn": "-" if budget.burn_rate is None else f"{budget.burn_rate:.2g}",
-        "runs_out": runs_out,
-        "state": budget.state.value,
-        "mood": _STATES[budget.state],
-    }
-
-
-def _component_row(line: ComponentLine) -> Mapping[str, object]:
-    return {
-        "component": line.component,
-        "count": line.failures.event_count,
-        "between": time_between(line.failures, unit=line.unit),
-        "interval": _interval(line.failures),
-        "exposure": f"{line.failures.exposure_hours:,.0f} {line.unit}-hours",
-        "repair": _repair(line.repairs),
-        "open": "-" if not line.open_count else f"{line.open_count}, the oldest for {duration(line.oldest_open)}",
-    }
-
-
-def _interval(rate: Rate) -> str:
-    if rate.event_count == 0 or rate.mean_hours_at_least is None or rate.mean_hours_at_most is None:
-        return "95 % bound" if rate.exposure_hours > 0 else ""
-    return f"95 %: {rate.mean_hours_at_least:,.0f} to {rate.mean_hours_at_most:,.0f}"
-
-
-def _repair(repairs: MeanTime | None) -> str:
-    if repairs is None:
-        return "none ended"
-    return f"{duration(repairs.mean)} ({repairs.count}; 95 %: {duration(repairs.low)} to {duration(repairs.high)})"
-
-
-def _cause_rows(numbers: WeekNumbers, before: WeekNumbers) -> list[Mapping[str, object]]:
-    now, then = numbers.count_by_cause(), before.count_by_cause()
-    return [
-        {
-            "cause": words,
-            "count": now[cause],
-            "per_day": "-"
-            if numbers.interruptions_per_day is None
-            else f"{now[cause] / (len(numbers.hours) / 24):.2f}",
-            "before": then[cause] if before.hours else "-",
-            "taken": shown_hours(numbers.work.by_cause.get(cause, 0.0)),
-        }
-        for cause, (words, _) in CAUSES.items()
-    ]
-
-
-def _coverage_row(line: CoverageLine) -> Mapping[str, object]:
-    of = f" of {line.expected:,.0f}" if line.expected > 0 else ""
-    return {"what": line.what, "known": f"{line.known:,.0f}{of} {line.unit}", "share": shown_ratio(line.ratio)}
-
-
-# -- plots --
-
-
-def work_bars(work: Work) -> tuple[BarRow, ...]:
-    """Return a bar for each team, the largest first: what became of the time that it requested."""
-    teams = sorted(work.by_team.items(), key=lambda each: (-each[1].wanted, each[0]))
-    return tuple(
-        BarRow(label=team, parts=_parts(each), number=f"{shown_bounds(each)} of {shown_hours(each.wanted)} GPU-h")
-        for team, each in teams
-    )
-
-
-def _parts(work: WorkSum) -> tuple[tuple[float, Shade], ...]:
-    return tuple((float(getattr(work, name)), shade) for name, _, shade in PARTS)
-
-
-def _work_plot(work: Work) -> Markup | None:
-    rows = work_bars(work)
-    if not rows:
-        return None
-    key = {
-        shade: words for name, words, shade in PARTS if any(getattr(each, name) > 0 for each in work.by_team.values())
-    }
-    return drawn(bars_svg(rows, title="What became of the GPU time that each team requested", key=key))
-
-
-def day_columns(numbers: WeekNumbers) -> tuple[DayColumn, ...]:
-    """Return a column for each day of the week; a day of which the accounting has nothing is not known."""
-    columns = []
-    for number in range(7):
-        begin = numbers.week.start + number * _DAY
-        known = [hour for hour in numbers.hours if begin <= hour < begin + _DAY]
-        of_day = [each for each in numbers.breaks if begin <= each.ended_at < begin + _DAY]
-        columns.append(
-            DayColumn(
-                label=f"{begin:%a %d}",
-                parts=tuple(
-                    (float(sum(each.cause is cause for each in of_day)), shade) for cause, (_, shade) in CAUSES.items()
-                ),
-                is_known=bool(known or of_day),
-            )
-        )
-    return tuple(columns)
-
-
-def _days_plot(numbers: WeekNumbers) -> object:
-    present = {each.cause for each in numbers.breaks}
-    key = {shade: words for cause, (words, shade) in CAUSES.items() if cause in present}
-    return drawn(columns_svg(day_columns(numbers), title="Interruptions by day and cause", key=key))
