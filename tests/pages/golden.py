@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
@@ -20,12 +21,25 @@ from ops_pipelines.efficiency.week import advice_document
 from ops_pipelines.quotas.report import quota_document
 from ops_pipelines.report.document import Document
 from ops_pipelines.report.terminal import print_document
+from ops_pipelines.review.incident_document import incident_document
+from ops_pipelines.review.incident_report import report_on
+from ops_pipelines.review.replay_document import replay_document
+from ops_pipelines.review.replay_result import Difference
+from ops_pipelines.review.week_document import week_document
 from ops_pipelines.rollouts.report import rollout_document
 from tests.flow.placement_stage import DAY, END, GANG, SMALL, desk_of
-from tests.pages import test_advice_page, test_chargeback_page, test_quotas_page, test_rollout_pages
+from tests.pages import (
+    test_advice_page,
+    test_chargeback_page,
+    test_incident_page,
+    test_policy_comparison,
+    test_quotas_page,
+    test_rollout_pages,
+)
 from tests.pages.capacity_sample import whole_report
 from tests.pages.quota_samples import days, line, record
 from tests.ports.rollout_samples import node
+from tests.shell import test_weekly_review_shell
 
 FOLDER = Path(__file__).parents[1] / "data" / "reports"
 
@@ -65,8 +79,24 @@ def capacity() -> Document:
     return capacity_document(whole_report(), cluster="small", quarter="2026Q4")
 
 
+def incident() -> Document:
+    with TemporaryDirectory() as directory:
+        autopilot, seen = test_incident_page.story(Path(directory), "a bad row")
+        return incident_document(report_on(seen, autopilot.cluster))
+
+
+def week() -> Document:
+    return week_document(test_weekly_review_shell.review())
+
+
+def replay() -> Document:
+    moved = test_policy_comparison.act(Difference.ONLY_THEN, incident="INC-0002")
+    found = test_policy_comparison.replay_of(test_policy_comparison.act(), moved)
+    return replay_document(found, now=test_policy_comparison.AT)
+
+
 REPORTS: Mapping[str, Callable[[], Document]] = {
-    each.__name__: each for each in (costs, advice, placement, quotas, rollouts, capacity)
+    each.__name__: each for each in (costs, advice, placement, quotas, rollouts, capacity, incident, week, replay)
 }
 
 
