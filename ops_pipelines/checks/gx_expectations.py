@@ -7,9 +7,10 @@ imports Great Expectations, which costs seconds: `suites` does it inside a funct
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from types import new_class
 from typing import cast
 
 from great_expectations.compatibility.pydantic import PrivateAttr
@@ -48,15 +49,15 @@ def _in_place_of_the_original() -> Iterator[None]:
 
 
 @cache
-def remembering(name: str) -> type[Expectation]:
+def remembering(name: str) -> Callable[..., Expectation]:
     """Return the expectation of this type (`expect_...`), registered as one that makes its configuration once.
 
     Raises what Great Expectations does where it knows none.
     """
     original = get_expectation_impl(name)
     with _in_place_of_the_original():
-        made = type(original)(original.__name__, (_Remembering, original), {"__module__": __name__})
-    return cast("type[Expectation]", made)
+        made = new_class(original.__name__, (_Remembering, original))
+    return cast("Callable[..., Expectation]", made)
 
 
 with _in_place_of_the_original():
