@@ -122,7 +122,7 @@ class ApprovalWay(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """Somebody's yes to exactly one plan, until it expires."""
+    """Somebody's approval of exactly one plan, until it expires."""
 
     plan: PlanId
     actor: str

@@ -32,7 +32,7 @@ class Consent(Enum):
     AUTO = "auto"
     """Nobody's yes."""
     APPROVE = "approve"
-    """A person's yes to exactly the plan that it is part of."""
+    """A person's approval of exactly the plan that it is part of."""
     FORBID = "forbid"
     """Nothing helps: the autopilot never does it, and asks a person to."""
 

@@ -111,7 +111,7 @@ def _question(situation: Situation, plan: IncidentPlan) -> Note:
     body = body_of(
         [
             *_facts(situation),
-            ("What we ask", f"your yes to {plan.plan}, to {_repair_words(plan)}: {_steps(plan)}"),
+            ("What we ask", f"your approval of {plan.plan}, to {_repair_words(plan)}: {_steps(plan)}"),
             ("So far", "what needed nobody's approval is done; the rest waits" if is_half_way else ""),
             ("What it costs", "; ".join(plan.effects)),
             ("Instead of", "; ".join(plan.rejected_alternatives[:4])),

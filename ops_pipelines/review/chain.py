@@ -143,7 +143,7 @@ def tell_line(line: Entry) -> str:
             return f"{_text(body, 'state')}: {_text(body, 'note')}".removesuffix(": ")
         case EntryKind.PLAN:
             actions = body.get("actions")
-            return f"{_text(body, 'plan')}, {len(actions) if isinstance(actions, list) else 0} step(s)"
+            return f"{_text(body, 'plan')}, {counted(len(actions) if isinstance(actions, list) else 0, 'step')}"
         case EntryKind.APPROVAL:
             return f"{_text(body, 'plan')} until {_text(body, 'expires_at')}"
         case EntryKind.DECISION:

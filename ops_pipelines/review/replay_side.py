@@ -45,7 +45,7 @@ class Course:
     begun: tuple[Action, ...] = ()
     """The acts that it begins by itself."""
     after_approval: tuple[Action, ...] = ()
-    """The acts that follow a person's yes to the plan."""
+    """The acts that follow a person's approval of the plan."""
     once_free: tuple[Action, ...] = ()
     """Of a plan that is held: the acts that it begins by itself once the guardrail releases."""
     refusal: Refusal | None = None
@@ -250,7 +250,7 @@ class Side:
                 )
 
     def approve(self, plan: PlanId, *, at: datetime) -> None:
-        """Take note of a person's yes to a plan that waits for one."""
+        """Take note of a person's approval of a plan that waits for one."""
         waits = self.waiting.get(plan)
         if waits is not None and waits[1] == "approval":
             self.allowed.setdefault(plan, at)

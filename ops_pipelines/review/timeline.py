@@ -19,7 +19,7 @@ from ops_pipelines.core.plan import JobTiming, Moment
 from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.remediate.guardrails.consents import needs_yes
 from ops_pipelines.remediate.verbs import explain_action
-from ops_pipelines.review.chain import Chain, MadePlan, RefusedAct
+from ops_pipelines.review.chain import Chain, MadePlan, RefusedAct, counted
 
 # -- everything that happened around one incident, in the order of its times --
 
@@ -148,7 +148,7 @@ def _of_changes(chain: Chain) -> Iterator[StoryEvent]:
             until=None,
             lane=EventLane.DECISION,
             kind=EventKind.PLANNED,
-            what=f"{plan.plan}: {plan.response.name.lower().replace('_', ' ')}, {len(plan.actions)} step(s)",
+            what=f"{plan.plan}: {plan.response.name.lower().replace('_', ' ')}, {counted(len(plan.actions), 'step')}",
             who="autopilot",
         )
     for refused in chain.refusals:
@@ -185,7 +185,7 @@ def _of_people(chain: Chain) -> Iterator[StoryEvent]:
             until=None,
             lane=EventLane.PEOPLE,
             kind=EventKind.APPROVED,
-            what=f"yes to {each.plan}{way}{until}",
+            what=f"approved {each.plan}{way}{until}",
             who=each.actor,
         )
 
