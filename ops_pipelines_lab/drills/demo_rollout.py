@@ -189,7 +189,9 @@ def _versions(twin: Twin, nodes: Sequence[NodeName]) -> Mapping[NodeName, Mappin
 
 
 def _touched(nodes: Sequence[RolloutNode]) -> list[RolloutNode]:
-    return [each for each in nodes if each.versions_before and each.stage is not NodeStage.PENDING]
+    """Return the nodes on which something was done: one that was in hand when the rollout stopped may be left out."""
+    untouched = (NodeStage.PENDING, NodeStage.SKIPPED)
+    return [each for each in nodes if each.versions_before and each.stage not in untouched]
 
 
 def most_at_once(records: Sequence[ActionRecord]) -> int:
