@@ -234,6 +234,9 @@ def after_turn(rollout: Rollout, turn: Turn, cluster: Cluster, *, now: datetime,
     state = next_rollout_state(rollout.state, turn.event)
     is_next_wave = turn.event in (RolloutEvent.WAVE_GOOD, RolloutEvent.ONE_WAY_NEXT)
     has_stopped = state in (RolloutState.GOING_BACK, RolloutState.ASKING, RolloutState.STUCK)
+    # What follows a stop does not explain it; what a person let continue, and the gate stops, has another reason.
+    is_of_gate = turn.event in (RolloutEvent.GATE_STOPPED, RolloutEvent.GATE_UNDECIDED)
+    is_why = has_stopped and (is_of_gate or not rollout.stopped_because)
     limit = cluster.rules.policy.rollouts.answer_limit
     return replace(
         rollout,
@@ -244,7 +247,7 @@ def after_turn(rollout: Rollout, turn: Turn, cluster: Cluster, *, now: datetime,
         owner=owner_of(state, actor),
         reason=turn.reason,
         paused_from=rollout.state if state in (RolloutState.PAUSED, RolloutState.ASKING) else None,
-        stopped_because=turn.reason if has_stopped and not rollout.stopped_because else rollout.stopped_because,
+        stopped_because=turn.reason if is_why else rollout.stopped_because,
     )
 
 

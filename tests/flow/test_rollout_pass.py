@@ -106,16 +106,22 @@ def test_an_event_moves_the_wave_the_deadline_and_where_it_goes_on(
     assert after.deadline == (now + LIMITS.answer_limit if is_deadline_set else None)
 
 
-@pytest.mark.parametrize(("known", "kept"), [("", "the new reason"), ("the first reason", "the first reason")])
-def test_the_first_reason_why_it_stopped_is_kept_to_its_end(stage: RolloutStage, known: str, kept: str) -> None:
-    turn = Turn(event=RolloutEvent.GATE_STOPPED, reason="the new reason")
+@pytest.mark.parametrize("known", ["", "too little was seen, and a person let it continue"])
+def test_why_the_gate_stopped_it_is_kept_to_its_end(stage: RolloutStage, known: str) -> None:
+    events = {
+        RolloutEvent.GATE_STOPPED: "2 nodes failed",
+        RolloutEvent.PAUSE: "somebody looks at it",
+        RolloutEvent.RESUME_GOING_BACK: "somebody has looked",
+        RolloutEvent.BACK_FAILED: "one did not come back",
+        RolloutEvent.GO_BACK: "try again",
+        RolloutEvent.ALL_BACK: "all back",
+    }
+    now = replace(rollout(1), stopped_because=known)
 
-    stopped = after_turn(replace(rollout(1), stopped_because=known), turn, stage.cluster, now=stage.clock.now())
-    over = after_turn(
-        stopped, Turn(event=RolloutEvent.ALL_BACK, reason="all back"), stage.cluster, now=stage.clock.now()
-    )
+    for event, reason in events.items():
+        now = after_turn(now, Turn(event=event, reason=reason), stage.cluster, now=stage.clock.now())
 
-    assert (stopped.stopped_because, over.stopped_because, over.reason) == (kept, kept, "all back")
+        assert (now.stopped_because, now.reason) == ("2 nodes failed", reason)
 
 
 @pytest.mark.parametrize(
