@@ -3,9 +3,8 @@
 It is imported when the first hour is judged (it costs seconds), with its analytics off and nothing written anywhere.
 What is expected of columns is judged over the columns of the hour, as Arrow-backed pandas frames without copies: one
 frame for the columns that an expectation names, since Great Expectations copies whatever is beside them; in a small
-hour one for all. What is
-expected of the hour as a whole is judged over its measures, a row an hour, for many hours at once: an expectation costs
-milliseconds however few rows there are. What has no value anywhere is not asked at all.
+hour one for all. What is expected of the hour as a whole is judged over its measures, a row an hour, for many hours at
+once: an expectation costs milliseconds however few rows there are. What has no value anywhere is not asked at all.
 """
 
 import gc

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 import dagster as dg
 import pytest
 
+from ops_pipelines.checks import suites
 from ops_pipelines.checks.data_quality import (
     EXPECTED_DATA,
     HARD_GATES,
@@ -134,6 +135,19 @@ def test_what_is_above_what_can_be_or_no_number_fails_with_the_row_that_says_it(
     assert (failed.expectation, failed.observed, failed.observed_text) == (ratio, 1.0, "1 of 24 rows")
     (example,) = failed.examples
     assert re.fullmatch(r"node1/dev1 @ 03:55:00: (nan|[\d.]+)", example)
+
+
+@pytest.mark.parametrize("make", [good_hour, lambda table: broken_hour(next(iter(_some_ways(table))))])
+def test_an_hour_of_many_cells_gets_the_verdicts_of_one_of_few(
+    make: Callable[[str], Hour], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many, each column is a frame of its own; of few, all are one."""
+    hour = make("storage_telemetry")
+    few = judge("storage_telemetry", hour)
+
+    monkeypatch.setattr(suites, "_FEW_CELLS", 0)
+
+    assert judge("storage_telemetry", hour) == few
 
 
 def test_every_text_is_judged_and_none_is_left_to_chance() -> None:

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -91,6 +92,24 @@ def test_a_child_that_was_killed_is_started_again_and_why_is_told(talker: LivePr
 
     assert "exit code -9" in news.note
     assert pid_in(tend_until(talker, "cycle").note) != pid
+
+
+def test_a_child_that_is_deaf_to_signals_ends_when_its_leash_is_cut(tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    code = (
+        "import pathlib, signal, sys\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('deaf', flush=True)\n"
+        "sys.stdin.read()\n"
+        "pathlib.Path(sys.argv[1]).write_text('by itself')\n"
+    )
+    process = LiveProcess(None, command=(sys.executable, "-c", code, str(end)))
+    process.tend()
+    tend_until(process, "deaf")
+
+    process.stop()
+
+    assert end.read_text() == "by itself"  # killed, it would have written nothing
 
 
 @pytest.fixture
