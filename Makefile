@@ -16,8 +16,8 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
 demo: $(READY)            ## the simulated cluster breaks and heals itself; ONCE=1 runs the fixed drill
 	@$(BIN)/python -m ops_pipelines_lab.drills.demo --port $(PORT) $(if $(ONCE),--once)
 
-lab: $(READY)             ## a real Slurm, Prometheus, Alertmanager and PostgreSQL on loopback; ONCE=1 runs the fixed drill, ACTS="..." some of it
-	@$(BIN)/python -m ops_pipelines_lab.drills.lab --port $(PORT) $(if $(ONCE),--once) $(if $(ACTS),--acts $(ACTS))
+lab: $(READY)             ## a real Slurm, Prometheus, Alertmanager and PostgreSQL on loopback; ONCE=1 runs the fixed drill, ACTS="..." some of it, SLURM=/opt/slurm on another Slurm
+	@$(BIN)/python -m ops_pipelines_lab.drills.lab --port $(PORT) $(if $(ONCE),--once) $(if $(ACTS),--acts $(ACTS)) $(if $(SLURM),--slurm $(SLURM))
 
 trial: $(READY)           ## a stranger's bad day on a real Slurm; hours. SILENT=4 LIMITS="60" CELLS="busy" ATTACKS="door" play some of it
 	@$(BIN)/python -m ops_pipelines_lab.drills.trial --port $(PORT) $(if $(SILENT),--silent $(SILENT)) $(if $(LIMITS),--limits $(LIMITS)) \

@@ -14,6 +14,9 @@ from pathlib import Path
 _DETACH = 'setsid "$@" </dev/null >>"$LOG" 2>&1 & echo $!'
 """The shell ends at once, so a daemon is nobody's child: it outlives us and leaves us no zombie."""
 
+_START_SECONDS = 300.0
+"""Far above what a start takes: a busy host loads a program for minutes, and one that ended is noticed at once."""
+
 
 class DaemonError(RuntimeError):
     """A daemon did not start or did not become ready. The message names its log."""
@@ -66,6 +69,25 @@ class Daemons:
         except (FileNotFoundError, ValueError):
             return None
         return pid if born_at(pid) == born else None
+
+    def wait_for(self, name: str, is_ready: Callable[[], bool]) -> None:
+        """Return once a daemon is ready; raise DaemonError with the end of its log if it ended, or takes too long."""
+
+        def is_ready_or_gone() -> bool:
+            return self.pid_of(name) is None or is_ready()
+
+        try:
+            wait_until(f"{name} to answer", is_ready_or_gone, timeout_seconds=_START_SECONDS)
+        except TimeoutError as problem:
+            raise DaemonError(f"{problem}. {self.last_words(name)}") from None
+        if self.pid_of(name) is None:
+            raise DaemonError(f"{name} ended while starting. {self.last_words(name)}")
+
+    def last_words(self, name: str) -> str:
+        """Return a sentence with the last lines that a daemon printed."""
+        log = self._log / f"{name}.out"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return f"Its log {log} ends with:\n" + "\n".join(lines[-8:])
 
     def stop(self, names: Collection[str], *, grace_seconds: float = 20.0) -> None:
         """Ask the daemons to end, and kill those that have not after `grace_seconds`."""

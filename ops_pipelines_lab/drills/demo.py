@@ -27,6 +27,7 @@ from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.incident import IncidentState
 from ops_pipelines.core.observation import JobState
 from ops_pipelines.wiring import TWIN_DIRECTORY, open_cluster, open_observatory
+from ops_pipelines_lab.drills.daemon_processes import DaemonError
 from ops_pipelines_lab.drills.dagster_api import DagsterApi, DagsterApiError, open_page
 from ops_pipelines_lab.drills.demo_evidence import Evidence, Injected, Part
 from ops_pipelines_lab.drills.demo_pages import (
@@ -64,7 +65,6 @@ from ops_pipelines_lab.drills.stack import (
     LOOPBACK,
     DagsterStack,
     DocumentedStepError,
-    StackError,
     port_beside,
     port_number,
     project_file,
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with sole_owner(options.state.resolve()):
             return _run(options.state.resolve(), port=options.port, is_once=options.once, console=console)
-    except (DocumentedStepError, StackError, DagsterApiError) as problem:
+    except (DocumentedStepError, DaemonError, DagsterApiError) as problem:
         console.print(f"[bold red]demo:[/] {problem}", highlight=False)
         return 1
     except KeyboardInterrupt:

@@ -23,7 +23,7 @@ from ops_pipelines.clock import SystemClock
 from ops_pipelines.resources.config.cluster_config import RebootBy
 from ops_pipelines.wiring import forget_opened, open_cluster, open_observatory
 from ops_pipelines_lab.drills import lab_hardware
-from ops_pipelines_lab.drills.daemon_processes import Daemons, wait_until
+from ops_pipelines_lab.drills.daemon_processes import DaemonError, Daemons
 from ops_pipelines_lab.drills.lab_configuration import (
     TEAMS,
     TEAMS_FILE,
@@ -38,7 +38,7 @@ from ops_pipelines_lab.drills.lab_moments import squeue_program
 from ops_pipelines_lab.drills.lab_node import FIRST_KERNEL, NodeDisk
 from ops_pipelines_lab.drills.lab_surroundings import Surroundings
 from ops_pipelines_lab.drills.postgres_server import PostgresServer, PostgresServerError, find_closed_directory
-from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster, SlurmClusterError
+from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster, SlurmClusterError, search_path
 from ops_pipelines_lab.drills.slurm_cluster_files import SlurmClusterSettings
 from ops_pipelines_lab.drills.stack import (
     CODE_SERVER,
@@ -47,7 +47,6 @@ from ops_pipelines_lab.drills.stack import (
     LOOPBACK,
     DagsterStack,
     DocumentedStepError,
-    StackError,
     free_port,
     free_ports,
     port_number,
@@ -112,7 +111,7 @@ class LabError(RuntimeError):
 
 
 CANNOT_BE_PLAYED = (
-    *(LabError, DrillError, DocumentedStepError, StackError),
+    *(LabError, DrillError, DocumentedStepError, DaemonError),
     *(SlurmClusterError, PostgresServerError, TimeoutError),
 )
 
@@ -124,7 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--acts", nargs="+", metavar="NAME", help="with --once: play these acts only")
     parser.add_argument("--port", type=port_number, default=3000, help="port of the Dagster UI on 127.0.0.1")
     parser.add_argument("--state", type=Path, default=None, help="where the lab keeps its state")
+    parser.add_argument("--slurm", type=Path, metavar="PREFIX", help="another Slurm: PREFIX/sbin/slurmctld")
     options = parser.parse_args(argv)
+    prefix = None if options.slurm is None else options.slurm.resolve()
     if options.acts and not options.once:
         parser.error("--acts names what --once plays; add --once")
     console = Console(highlight=False)
@@ -133,10 +134,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with sole_owner(state):
             if not options.once:
-                _keep_up(state, console, port=options.port)
+                _keep_up(state, console, port=options.port, prefix=prefix)
             else:
                 for acts in _apart(options.acts):
-                    _play(state, console, port=options.port, acts=acts)
+                    _play(state, console, port=options.port, acts=acts, prefix=prefix)
             return 0
     except CANNOT_BE_PLAYED as problem:
         console.print(f"lab: {problem}", style="bold red", markup=False)
@@ -167,16 +168,16 @@ def _apart(acts: Sequence[str] | None) -> tuple[Sequence[str] | None, ...]:
     return (*((others,) if others else ()), *(((ROLLOUT,),) if ROLLOUT in acts else ()))
 
 
-def _play(state: Path, console: Console, *, port: int, acts: Sequence[str] | None) -> None:
+def _play(state: Path, console: Console, *, port: int, acts: Sequence[str] | None, prefix: Path | None) -> None:
     is_small = acts is not None and tuple(acts) in ((ROLLOUT,), (QUOTAS,))
-    lab = Lab(state, port=port, node_count=_FEW_NODES_COUNT if is_small else _NODE_COUNT)
+    lab = Lab(state, port=port, node_count=_FEW_NODES_COUNT if is_small else _NODE_COUNT, slurm_prefix=prefix)
     with brought_up(lab, console):
         LabDrill(lab.stage(), console, names=acts).run()
         console.print("the lab ended as expected")
 
 
-def _keep_up(state: Path, console: Console, *, port: int) -> None:
-    lab = Lab(state, port=port)
+def _keep_up(state: Path, console: Console, *, port: int, prefix: Path | None) -> None:
+    lab = Lab(state, port=port, slurm_prefix=prefix)
     with brought_up(lab, console):
         _explain(lab, console)
         signal.pause()
@@ -224,6 +225,7 @@ class Lab:
         slurmd_timeout_seconds: int = _SLURMD_TIMEOUT_SECONDS,
         has_own_code_server: bool = True,
         is_guarded: bool = True,
+        slurm_prefix: Path | None = None,
     ) -> None:
         """Describe the lab; another policy, instance file or module of definitions is for comparisons.
 
@@ -241,6 +243,7 @@ class Lab:
                 first_port=free_ports(102 + 2 * node_count),
                 slurmd_timeout_seconds=slurmd_timeout_seconds,
                 is_guarded=is_guarded,
+                prefix=slurm_prefix,
                 on_reboot=(sys.executable, "-m", "ops_pipelines_lab.drills.lab_node", "booted", str(state)),
             )
         )
@@ -295,6 +298,8 @@ class Lab:
         self.slurm.start()
         # Clients of this process and of Dagster's find the throw-away Slurm here.
         os.environ["SLURM_CONF"] = str(self.slurm.settings.slurm_conf)
+        if self.slurm.settings.prefix is not None:
+            os.environ["PATH"] = f"{search_path(self.slurm.settings.prefix)}:{os.environ.get('PATH', os.defpath)}"
         self._put_squeue_first()
         progress("Prometheus, the exporter and the hardware")
         scenario = self._scenario
@@ -384,7 +389,7 @@ class Lab:
     def _start_hardware(self) -> None:
         program = [sys.executable, "-m", lab_hardware.__name__, SERVE, str(self.state)]
         self._daemons.start("hardware", program, env=_environment())
-        wait_until("the hardware", socket_of(self.state).is_socket, timeout_seconds=30.0)
+        self._daemons.wait_for("hardware", socket_of(self.state).is_socket)
 
     def _start_prometheus(self, scenario: Scenario) -> None:
         server = shutil.which("prometheus")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from ops_pipelines_lab.drills.daemon_processes import Daemons, wait_until
+from ops_pipelines_lab.drills.daemon_processes import Daemons
 from ops_pipelines_lab.drills.lab_alertmanager import alertmanager_settings, answers
 from ops_pipelines_lab.drills.lab_site import ALARM_SERIES, SiteFiles
 from ops_pipelines_lab.drills.stack import LOOPBACK, StackError, free_ports, project_file
@@ -25,7 +25,6 @@ ALARM = "NodeDiskIOSaturation"
 CLUSTER_NAME = "lab"
 _PROGRAM = "prometheus-alertmanager"
 _TOKEN_FILE, _LINK_KEY_FILE, _CHANNELS_FILE = "alerts.token", "link.key", "channels.urls"
-_READY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,15 +161,12 @@ class Surroundings:
         self._daemons.start("serve", [program, *words], env=environment)
 
     def await_answers(self) -> None:
-        """Return once each of them answers; raise StackError naming the log of the one that does not."""
+        """Return once each of them answers; raise DaemonError with the log of the one that does not."""
         asked = {"site": f"http://{LOOPBACK}:{self._site_port}/metrics", "serve": f"{self.addresses.serve_url}/metrics"}
         if self.addresses.alertmanager_url is not None:
             asked["alertmanager"] = f"{self.addresses.alertmanager_url}/-/ready"
         for name, url in asked.items():
-            try:
-                wait_until(name, partial(answers, url), timeout_seconds=_READY_SECONDS, every_seconds=0.1)
-            except TimeoutError as problem:
-                raise StackError(f"{problem}; read {self._state / 'log' / name}.out") from None
+            self._daemons.wait_for(name, partial(answers, url))
 
     @property
     def _rules_file(self) -> Path:

@@ -13,7 +13,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -47,17 +47,23 @@ _PLUGIN_PACKAGES = ("slurm-wlm-basic-plugins", "slurm-wlm-mysql-plugin")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SOCKET_PATH_MAX_BYTES = 107
 """sizeof(sun_path) - 1."""
-_READY_SECONDS = 60.0
+_READY_SECONDS = 180.0
 
 
 class SlurmClusterError(RuntimeError):
     """The throw-away cluster could not do what was asked. The message says what is missing or which log to read."""
 
 
-def find_missing_packages() -> tuple[str, ...]:
+def find_missing_packages(prefix: Path | None = None) -> tuple[str, ...]:
     """Return the Debian packages whose programs are not installed, sorted; empty if a cluster can start."""
-    absent = {package for program, package in PACKAGE_BY_PROGRAM.items() if shutil.which(program, path=_PATH) is None}
+    path = search_path(prefix)
+    absent = {package for program, package in PACKAGE_BY_PROGRAM.items() if shutil.which(program, path=path) is None}
     return tuple(sorted(absent))
+
+
+def search_path(prefix: Path | None) -> str:
+    """Return where programs are looked for: those of another Slurm first, daemons and clients alike."""
+    return _PATH if prefix is None else f"{prefix}/sbin:{prefix}/bin:{_PATH}"
 
 
 class SlurmCluster:
@@ -75,7 +81,8 @@ class SlurmCluster:
     @property
     def client_environment(self) -> dict[str, str]:
         """The whole environment with which Slurm's clients reach this cluster."""
-        return {"PATH": _PATH, "LANG": "C.UTF-8", "TZ": "UTC", "SLURM_CONF": str(self.settings.slurm_conf)}
+        path = search_path(self.settings.prefix)
+        return {"PATH": path, "LANG": "C.UTF-8", "TZ": "UTC", "SLURM_CONF": str(self.settings.slurm_conf)}
 
     # -- the whole cluster --
 
@@ -355,7 +362,7 @@ class SlurmCluster:
     # -- starting --
 
     def _refuse_unusable_machine(self) -> None:
-        missing = find_missing_packages()
+        missing = find_missing_packages(self.settings.prefix)
         if missing:
             wanted = " ".join((*missing, *_PLUGIN_PACKAGES))
             raise SlurmClusterError(f"programs are missing; run: apt-get install --no-install-recommends {wanted}")
@@ -408,7 +415,7 @@ class SlurmCluster:
             f"--seed-file={state}/munge.seed",
         ]
         self._daemons.start("munged", argv, env=self.client_environment)
-        self._await("munged", lambda: _connects(self.settings.munge_socket))
+        self._daemons.wait_for("munged", lambda: _connects(self.settings.munge_socket))
 
     def _start_database(self) -> None:
         files, ready = self.settings.state / "mariadb", self.settings.state / "mariadb.ready"
@@ -436,7 +443,7 @@ class SlurmCluster:
             f"--pid-file={self.settings.run}/mariadbd.pid",
         ]
         self._daemons.start("mariadbd", argv, env=self.client_environment)
-        self._await("mariadbd", lambda: _connects(self.settings.database_socket))
+        self._daemons.wait_for("mariadbd", lambda: _connects(self.settings.database_socket))
         source = f"source {self.settings.etc}/database.sql"
         self._command(
             "mariadb", "--no-defaults", f"--socket={self.settings.database_socket}", "--user=root", "-e", source
@@ -445,7 +452,7 @@ class SlurmCluster:
     def _start_accounting(self) -> None:
         environment = {**self.client_environment, "MYSQL_UNIX_PORT": str(self.settings.database_socket)}
         self._daemons.start("slurmdbd", ["slurmdbd", "-D"], env=environment)
-        self._await("slurmdbd", lambda: self._ask("sacctmgr", "-n", "show", "cluster").returncode == 0)
+        self._daemons.wait_for("slurmdbd", lambda: self._ask("sacctmgr", "-n", "show", "cluster").returncode == 0)
         accounts = ",".join(ACCOUNT_SHARES)
         known = self._command("sacctmgr", "-nP", "show", "account", "format=account").split()
         if CLUSTER_NAME not in self._command("sacctmgr", "-nP", "show", "cluster", "format=cluster").split():
@@ -464,7 +471,7 @@ class SlurmCluster:
 
     def _start_controller(self) -> None:
         self._daemons.start("slurmctld", ["slurmctld", "-D"], env=self.client_environment)
-        self._await("slurmctld", lambda: self._ask("scontrol", "ping").returncode == 0)
+        self._daemons.wait_for("slurmctld", lambda: self._ask("scontrol", "ping").returncode == 0)
 
     def _start_nodes(self, nodes: Iterable[NodeName], *flags: str) -> None:
         for node in nodes:
@@ -516,14 +523,6 @@ class SlurmCluster:
         done.check_returncode()
         return done.stdout
 
-    def _await(self, daemon: str, is_ready: Callable[[], bool]) -> None:
-        def is_ready_or_dead() -> bool:
-            if self._daemons.pid_of(daemon) is None:
-                raise DaemonError(f"{daemon} ended while starting")
-            return is_ready()
-
-        wait_until(f"{daemon} to answer", is_ready_or_dead, timeout_seconds=_READY_SECONDS)
-
     def _have_nodes_registered(self) -> bool:
         on = {node for node in self.node_names if self.is_powered(node)}
         states = dict(line.split("|") for line in self._command("sinfo", "-hNo", "%N|%T").split())
@@ -560,6 +559,7 @@ def open_cluster(directory: Path) -> SlurmCluster:
     except FileNotFoundError:
         raise SlurmClusterError(f"{directory} holds no cluster; start one there first") from None
     fields["on_reboot"] = tuple(fields["on_reboot"])
+    fields["prefix"] = None if fields["prefix"] is None else Path(fields["prefix"])
     return SlurmCluster(SlurmClusterSettings(directory=directory, **fields))
 
 

@@ -43,6 +43,8 @@ class SlurmClusterSettings:
     """More nodes, `cn0001` and up, that slurmctld knows and nobody runs: for tests of size."""
     is_guarded: bool = True
     """slurmctld runs the start guard, and each node has its witness. Ports: +102 + `node_count` and up."""
+    prefix: Path | None = None
+    """Where another Slurm is installed (`PREFIX/sbin/slurmctld`, `PREFIX/bin/scontrol`); None: the system's."""
     on_reboot: tuple[str, ...] = ()
     """Argument list called after a node rebooted, with the node's name appended; empty: nothing is called."""
 
@@ -151,7 +153,7 @@ def write_files(settings: SlurmClusterSettings, *, user: str, package_root: Path
 def settings_as_json(settings: SlurmClusterSettings) -> str:
     """Return the settings without the directory, which is where they are kept."""
     fields = {key: value for key, value in asdict(settings).items() if key != "directory"}
-    return json.dumps(fields, sort_keys=True) + "\n"
+    return json.dumps(fields, sort_keys=True, default=str) + "\n"
 
 
 def slurm_conf(settings: SlurmClusterSettings, *, user: str) -> str:

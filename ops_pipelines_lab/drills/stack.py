@@ -25,12 +25,12 @@ from pathlib import Path
 
 from ops_pipelines.sensors.this_process import FORKS_RUNS
 from ops_pipelines_lab.drills.daemon_processes import (
+    DaemonError,
     Daemons,
     find_processes,
     kill_processes,
     name_of_process,
     parent_of,
-    wait_until,
 )
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -117,11 +117,9 @@ _SERVER_PORTS = (16_800, 32_000)
 """Linux gives clients the ports from 32768 up."""
 _ROOM_FOR_PAGES = 10
 """Two drills side by side need more than neighbouring ports: the pages of one stand beside its Dagster UI."""
-_START_LIMIT_SECONDS = 180.0
-"""Two cores take about 20 s to import Dagster three times, and a minute where others work on them, too."""
 
 
-class StackError(RuntimeError):
+class StackError(DaemonError):
     """A process did not start. The message says which, why, and what to do."""
 
 
@@ -181,7 +179,7 @@ class DagsterStack:
             )
 
     def start(self, progress: Callable[[str], None]) -> None:
-        """Start the three processes and return when the web page answers; raise StackError if one does not come up."""
+        """Start the three processes and return when the web page answers; raise DaemonError if one does not come up."""
         self.refuse_taken_port()
         for folder in (self._home, self._run, self._log):
             folder.mkdir(parents=True, exist_ok=True)
@@ -211,7 +209,7 @@ class DagsterStack:
                 *("--host", LOOPBACK, "--port", str(self._port)),
             ),
         )
-        self._await(WEBSERVER, self._answers)
+        self._daemons.wait_for(WEBSERVER, self._answers)
 
     def start_code_server(self) -> None:
         """Start the code server, again where it was killed, and return when it listens where the others look for it."""
@@ -222,12 +220,12 @@ class DagsterStack:
         if self._definitions != DEFINITIONS:  # What we are compared with is served as Dagster ships.
             words = ("dagster", "api", "grpc", *at(words[2:], {DEFINITIONS: self._definitions}))
         self._start(CODE_SERVER, words)
-        self._await(CODE_SERVER, lambda: is_port_taken(code_port))
+        self._daemons.wait_for(CODE_SERVER, lambda: is_port_taken(code_port))
 
     def start_beside(self, name: str, argv: Sequence[str], *, port: int) -> None:
         """Start one more program of this environment, which ends with the stack, and return when it listens there."""
         self._start(name, argv)
-        self._await(name, lambda: is_port_taken(port))
+        self._daemons.wait_for(name, lambda: is_port_taken(port))
 
     def stop(self) -> None:
         """Stop what this stack started, run workers included. Stopping twice, or a stack of an earlier run, is fine."""
@@ -242,7 +240,7 @@ class DagsterStack:
         """Raise StackError if a process that was started is gone."""
         for name in self._daemons.names():
             if self._daemons.pid_of(name) is None:
-                raise StackError(f"{name} ended by itself. {self._last_words(name)}")
+                raise StackError(f"{name} ended by itself. {self._daemons.last_words(name)}")
 
     def kill(self, name: str) -> None:
         """Kill one process without letting it clean up: what a drill does to see it heal."""
@@ -259,7 +257,7 @@ class DagsterStack:
     def _signal(self, name: str, number: signal.Signals) -> None:
         pid = self._daemons.pid_of(name)
         if pid is None:
-            raise StackError(f"{name} does not run. {self._last_words(name)}")
+            raise StackError(f"{name} does not run. {self._daemons.last_words(name)}")
         os.kill(pid, number)
 
     def kill_run_workers(self) -> int:
@@ -281,22 +279,6 @@ class DagsterStack:
         kept = {key: text for key, text in os.environ.items() if key in names or key.startswith(DATABASE_PREFIX)}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         return {**kept, "PATH": path, **dict(each.split("=", 1) for each in exported), "PYTHONUNBUFFERED": "1"}
-
-    def _await(self, name: str, is_ready: Callable[[], bool]) -> None:
-        def is_settled() -> bool:
-            return self._daemons.pid_of(name) is None or is_ready()
-
-        try:
-            wait_until(name, is_settled, timeout_seconds=_START_LIMIT_SECONDS, every_seconds=0.1)
-        except TimeoutError as problem:
-            raise StackError(f"{name} did not answer: {problem}. {self._last_words(name)}") from None
-        if self._daemons.pid_of(name) is None:
-            raise StackError(f"{name} ended while starting. {self._last_words(name)}")
-
-    def _last_words(self, name: str) -> str:
-        log = self._log / f"{name}.out"
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        return f"Its log {log} ends with:\n" + "\n".join(lines[-8:])
 
     def _answers(self) -> bool:
         try:
