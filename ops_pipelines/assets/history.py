@@ -5,8 +5,9 @@ end, so that one that is materialised again, years later, says the same as long 
 it; decisions read what the newest day says of interruptions. Shows; computes nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from pydantic import Field
@@ -16,11 +17,13 @@ from ops_pipelines.core.cluster import HOUR, Cluster, Observatory, hour_of
 from ops_pipelines.core.periods import week_of
 from ops_pipelines.core.record import ShelfError
 from ops_pipelines.core.sources import Lake, Rows
-from ops_pipelines.report.metadata import count, table
+from ops_pipelines.report.metadata import count, metadata_of, table
 from ops_pipelines.review.replay import PolicyDesk, differing, proof_sentence, replay, sentences_of
 from ops_pipelines.review.replay_result import Difference
 from ops_pipelines.review.week_incidents import once_a_day
-from ops_pipelines.review.weekly_review import WeeklyReview
+
+if TYPE_CHECKING:
+    from ops_pipelines.review.week_acts import Work
 
 GROUP = "history"
 LEMON_DAYS = 28
@@ -301,90 +304,28 @@ def weekly_review(
 
     week = week_of(context.partition_time_window.end.astimezone(UTC)).before
     review = review_week(week, cluster, observatory, on_step=lambda step: context.log.info("reading %s", step))
-    metadata = dict(describe_review(review))
+    document = week_document(review)
+    metadata = {**metadata_of(document), **dict(_pictures(review.numbers.work))}
     if cluster.page_shelf is not None:
         try:
-            place = cluster.page_shelf.keep(week.page_name, page_of(week_document(review)), shows=review.numbers.until)
+            place = cluster.page_shelf.keep(week.page_name, page_of(document), shows=review.numbers.until)
             metadata["page"] = dg.MetadataValue.path(place)
         except ShelfError as problem:
             context.log.warning("the page was not kept: %s", problem)
     return dg.Output(None, metadata=metadata)
 
 
-def describe_review(review: WeeklyReview) -> Mapping[str, dg.MetadataValue]:
-    """Return what the asset's page shows: the sentences, pictures, tables, and numbers that the UI plots by week."""
-    from ops_pipelines.report.numbers import escape_markdown
+def _pictures(work: "Work") -> Iterator[tuple[str, dg.MetadataValue]]:
+    """Yield where the GPU time went, small beside the other assets and large by itself; in words where none went."""
     from ops_pipelines.report.pictures.bars import Sheet, large_rows, small_rows
-    from ops_pipelines.review.week_words import (
-        PARTS,
-        PROMISES,
-        shown_effective,
-        shown_hours,
-        shown_ratio,
-        time_between,
-        words_of,
-        work_bars,
-    )
+    from ops_pipelines.review.week_words import PARTS, shown_effective, shown_hours, work_bars
 
-    numbers = review.numbers
-    head, *sentences = (escape_markdown(each, at_most=400) for each in words_of(review))
     sheet = Sheet(title="GPU time that each team requested", key={shade: words for _, words, shade in PARTS})
-    rows = work_bars(numbers.work)
-    total = numbers.work.total
-    words = f"{shown_hours(total.wanted)} GPU-hours requested, {shown_effective(total)} effective"
-    shown: dict[str, dg.MetadataValue] = {
-        "week": dg.MetadataValue.md(f"**{head}**"),
-        **{f"sentence_{number}": dg.MetadataValue.md(each) for number, each in enumerate(sentences, start=1)},
-        "work": dg.MetadataValue.md(small_rows(rows, sheet=sheet, words=words) if rows else words),
-        "interruption_count": dg.MetadataValue.int(numbers.interruptions.event_count),
-        "failure_count": dg.MetadataValue.int(numbers.failure_count),
-        "wrong_act_count": dg.MetadataValue.int(len(numbers.wrong)),
-        "human_intervention_count": dg.MetadataValue.int(numbers.person_count),
-        "saved_gpu_hours": dg.MetadataValue.float(round(numbers.saved_gpu_hours, 3)),
-        "objectives": table(
-            {
-                "team": each.objective.team,
-                "work": each.objective.workload.value,
-                "promise": PROMISES[each.objective.kind],
-                "target": shown_ratio(each.objective.target_ratio, digits=2),
-                "measured": "too little data" if each.good_ratio is None else shown_ratio(each.good_ratio, digits=2),
-                "budget_left": "" if each.left_ratio is None else f"{each.left_ratio:.0%}",
-                "state": each.state.value,
-            }
-            for each in review.budgets
-        ),
-        "components": table(
-            {
-                "component": each.component,
-                "failures": each.failures.event_count,
-                "mean_time_between": time_between(each.failures, unit=each.unit),
-                "mean_minutes_to_repair": (
-                    "" if each.repairs is None else f"{each.repairs.mean.total_seconds() / 60:.0f}"
-                ),
-                "still_out": each.open_count,
-            }
-            for each in review.components
-        ),
-        "acts": table(
-            {"act": each.verb.value, "begun": each.count, "done": each.done, "failed": each.failed}
-            for each in numbers.acts
-        ),
-        "wrong_acts": table(
-            {"incident": each.incident, "node": each.node, "why": each.kind.value} for each in numbers.wrong
-        ),
-        "coverage": table(
-            {"source": each.what, "known": each.known, "expected": each.expected, "share": shown_ratio(each.ratio)}
-            for each in review.coverage
-        ),
-        "missing": table({"what": each} for each in review.missing),
-    }
-    if total.effective_ratio is not None:
-        shown["effective_ratio"] = dg.MetadataValue.float(round(total.effective_ratio, 5))
-    if numbers.interruptions_per_day is not None:
-        shown["interruptions_per_day"] = dg.MetadataValue.float(round(numbers.interruptions_per_day, 3))
+    rows = work_bars(work)
+    words = f"{shown_hours(work.total.wanted)} GPU-hours requested, {shown_effective(work.total)} effective"
+    yield "work", dg.MetadataValue.md(small_rows(rows, sheet=sheet, words=words) if rows else words)
     if rows:
-        shown["work_large"] = dg.MetadataValue.md(large_rows(rows, sheet=sheet, words=words))
-    return shown
+        yield "work_large", dg.MetadataValue.md(large_rows(rows, sheet=sheet, words=words))
 
 
 POLICY = "policy"

@@ -1,6 +1,6 @@
 """The weekly reliability review as a document: five sentences, numbers with their change, then tables and charts."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 
 from ops_pipelines.core.objectives import UNITS, Budget, BudgetState
@@ -50,15 +50,34 @@ def week_document(review: WeeklyReview) -> doc.Document:
         home="",
         command=f"ops-pipelines review --week {week.name}",
         now=review.made_at,
+        measures=_measures(numbers),
         blocks=doc.sections(
-            doc.Items(items=five_sentences(review), is_ordered=True, is_headline=True),
+            doc.Items(items=five_sentences(review), is_ordered=True, is_headline=True, key="week"),
             doc.Numbers(numbers=tiles_of(review)),
             None if review.before.is_on_record else no_before,
             *_tables(review),
-            (doc.Note(words="Not in any number:"), doc.Items(items=review.missing)) if review.missing else None,
+            (doc.Note(words="Not in any number:"), doc.Items(items=review.missing, key="missing"))
+            if review.missing
+            else None,
             doc.Note(words="From the ledger and the lake. Work, waits and losses weigh by GPUs.", mood=Mood.SOFT),
         ),
     )
+
+
+def _measures(numbers: WeekNumbers) -> Mapping[str, int | float]:
+    """Return what is plotted by week."""
+    known = {
+        "effective_ratio": numbers.work.total.effective_ratio,
+        "interruptions_per_day": numbers.interruptions_per_day,
+    }
+    return {
+        "interruption_count": numbers.interruptions.event_count,
+        "failure_count": numbers.failure_count,
+        "wrong_act_count": len(numbers.wrong),
+        "human_intervention_count": numbers.person_count,
+        "saved_gpu_hours": round(numbers.saved_gpu_hours, 3),
+        **{name: round(value, 5) for name, value in known.items() if value is not None},
+    }
 
 
 def _tables(review: WeeklyReview) -> Iterator[Sequence[doc.Block]]:
@@ -67,6 +86,7 @@ def _tables(review: WeeklyReview) -> Iterator[Sequence[doc.Block]]:
         "Promises and their error budgets",
         "Team:name|Work|Promise|Measured, 28 days:words|Budget left|Burn rate, week|Runs out|State",
         map(_budget_row, review.budgets),
+        key="objectives",
         empty="No objective is declared: section objectives of cluster.yaml, docs/REPORTS.md.",
         about="Budget: 1 - target of 28 days. A burn rate of 1 uses it up exactly; at 2 it lasts half as long. Uptime "
         "is the share of running time in running time and waits after interruptions by hardware, by us, or by a node "
@@ -95,6 +115,7 @@ def _tables(review: WeeklyReview) -> Iterator[Sequence[doc.Block]]:
         "Failures and repairs by component",
         "Component|Failures:count|Mean time between:words|Exposure|Mean time to repair|Still out",
         map(_component_row, review.components),
+        key="components",
         about="A failure is an incident that a part is to blame for, in the week in which it was opened; a repair runs "
         "from there to service, in the week in which it ended. Intervals: Poisson (failures), exponential (repairs).",
     )
@@ -116,7 +137,7 @@ def _tables(review: WeeklyReview) -> Iterator[Sequence[doc.Block]]:
         "Act|Started:count|Done:count|Not needed any more:count|Failed:count|Not known:count|Under way:count",
         [(each.verb.value.replace("_", " "), each.count, each.done, each.not_needed, each.failed, each.unknown,
           each.unfinished) for each in numbers.acts],
-        empty="Nothing.",
+        key="acts", empty="Nothing.",
     )  # fmt: skip
     yield _table(
         "Acts that seem wrong in hindsight",
@@ -126,6 +147,7 @@ def _tables(review: WeeklyReview) -> Iterator[Sequence[doc.Block]]:
           shown_hours(each.lost_gpu_hours)
           + (f" and {each.unknown_loss_count} not known" if each.unknown_loss_count else ""))
          for each in numbers.wrong],
+        key="wrong_acts",
         empty="None is known.",
         about="Suspicions: tests that pass do not prove that there was no fault, since some come and go. A node that "
         "was repaired before it was tested is not judged.",
@@ -140,7 +162,7 @@ def _tables(review: WeeklyReview) -> Iterator[Sequence[doc.Block]]:
     )  # fmt: skip
     yield _table(
         "How far these numbers can be trusted", "Source|On record:count|Share:ratio",
-        map(_coverage_row, review.coverage),
+        map(_coverage_row, review.coverage), key="coverage",
     )  # fmt: skip
 
 
@@ -149,11 +171,12 @@ def _table(
     heads: str,
     rows: Iterable[doc.Row | tuple[doc.Cell, ...]],
     *,
+    key: str = "",
     before: Sequence[doc.Block] = (),
     empty: str = "",
     about: doc.Words = "",
 ) -> tuple[doc.Block, ...]:
-    table = doc.Table(columns=doc.columns_of(heads), rows=list(rows), empty=empty, at_most=_ROWS_AT_MOST)
+    table = doc.Table(columns=doc.columns_of(heads), rows=list(rows), key=key, empty=empty, at_most=_ROWS_AT_MOST)
     return doc.under(title, before, table, doc.Note(words=about, mood=Mood.SOFT) if table.rows and about else None)
 
 
