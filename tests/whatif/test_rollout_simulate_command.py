@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from ops_pipelines_lab.whatif.lifecycle.scenario import read_scenarios
+from ops_pipelines_lab.whatif.lifecycle.scenario import altered, read_scenarios, read_site
 from ops_pipelines_lab.whatif.lifecycle.simulate import ScenarioName, rollout_simulate
 from ops_pipelines_lab.whatif.lifecycle.trials import PEERS
 
@@ -92,3 +92,27 @@ def test_a_policy_that_is_not_there_is_named(tmp_path: Path) -> None:
 
     assert found.exit_code == 2
     assert "none.yaml" in found.stderr
+
+
+def test_a_good_release_made_worse_is_no_good_one_and_as_ever_it_stays_one() -> None:
+    good, site = read_scenarios()["good"], read_site(120)
+
+    worse = altered(good, site, failure_factor=5.0, slowdown_ratio=None)
+    assert not worse.is_good
+    assert worse.extra_failures_per_node_day == pytest.approx(4 * site.failures_per_node_day)
+    assert not altered(good, site, failure_factor=None, slowdown_ratio=0.03).is_good
+    assert altered(good, site, failure_factor=1.0, slowdown_ratio=0.0) == good
+    assert altered(good, site, failure_factor=None, slowdown_ratio=None) == good
+
+
+def test_another_seed_is_another_world_and_the_same_seed_the_same() -> None:
+    words = ("--scenario", "hard-failure", "--nodes", "60", "--seeds", "1", "--json", "--first-seed")
+    first, again, other = (simulate(*words, seed).stdout for seed in ("7", "7", "8"))
+
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("words", [("--failure-factor", "0.5"), ("--slowdown", "1"), ("--base-rate", "0")])
+def test_what_no_release_does_is_refused(words: tuple[str, str]) -> None:
+    assert simulate("--scenario", "good", *words).exit_code == 2

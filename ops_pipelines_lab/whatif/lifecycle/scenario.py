@@ -102,6 +102,24 @@ def read_site(node_count: int | None = None) -> Site:
     return replace(site, node_count=node_count)
 
 
+def altered(scenario: Scenario, site: Site, *, failure_factor: float | None, slowdown_ratio: float | None) -> Scenario:
+    """Return the scenario with another number of failures (times what is usual at the site), or other step times.
+
+    A good release that is made worse is good no more. Raises ValueError below what is usual.
+    """
+    extra, slower = scenario.extra_failures_per_node_day, scenario.slowdown_ratio
+    if failure_factor is not None:
+        if failure_factor < 1:
+            raise ValueError(f"a failure factor of {failure_factor:g} was asked for; 1 is as often as ever")
+        extra = (failure_factor - 1) * site.failures_per_node_day
+    if slowdown_ratio is not None:
+        if not 0 <= slowdown_ratio < 1:
+            raise ValueError(f"a slowdown of {slowdown_ratio:g} was asked for; expected a share such as 0.03")
+        slower = slowdown_ratio
+    is_good = scenario.is_good and not extra and not slower
+    return replace(scenario, extra_failures_per_node_day=extra, slowdown_ratio=slower, is_good=is_good)
+
+
 def policy_of(site: Site) -> Policy:
     """Return the policy of the bench: what it leaves out has its default."""
     values = {key: float(text) for key, text in _read()["policy"].items()}

@@ -7,6 +7,7 @@ import json as documents
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,6 +44,16 @@ def rollout_simulate(
     policy: Annotated[
         Path | None, typer.Option("--policy", help="The policy.yaml that is asked about; the bench's unless given.")
     ] = None,
+    first_seed: Annotated[int, typer.Option(min=0, help="The others follow it; the bench's are 1000 and up.")] = 1_000,
+    failure_factor: Annotated[
+        float | None, typer.Option(min=1, max=1_000, help="Updated nodes fail so many times as often as ever.")
+    ] = None,
+    slowdown: Annotated[
+        float | None, typer.Option(min=0, max=0.9, help="Steps take so much longer on updated nodes: 0.03.")
+    ] = None,
+    base_rate: Annotated[
+        float | None, typer.Option(min=0.01, max=1_000, help="Failures per 1,000 node-days without the release.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, max=256, help="Processes; one a core unless given.")] = None,
     json: AsJson = False,
 ) -> None:
@@ -58,11 +69,13 @@ def rollout_simulate(
     peers {name: the same}, scenario, nodes, seeds, days, stopped_ratio, asked_ratio,
     decided_days and deciding_days (from the first drain, and from when all canaries work; 95th percentiles).
     """
-    from ops_pipelines_lab.whatif.lifecycle.scenario import policy_of, read_scenarios, read_site
+    from ops_pipelines_lab.whatif.lifecycle.scenario import altered, policy_of, read_scenarios, read_site
     from ops_pipelines_lab.whatif.lifecycle.trials import OURS, play_trials, summarise, ways_of
 
     site = read_site(nodes)
-    asked = read_scenarios()[scenario.value]
+    if base_rate is not None:
+        site = replace(site, failures_per_node_day=base_rate / 1_000)
+    asked = altered(read_scenarios()[scenario.value], site, failure_factor=failure_factor, slowdown_ratio=slowdown)
     allowed = policy_of(site) if policy is None else _policy_from(policy, site)
     with _progress_shown() as on_progress:
         found = play_trials(
@@ -72,6 +85,7 @@ def rollout_simulate(
             ways=ways_of(seeds),
             workers=workers or os.cpu_count() or 1,
             on_progress=on_progress,
+            first_seed=first_seed,
         )
     summaries = {name: summarise(asked, trials) for name, trials in found.items()}
     unfinished = sum(not (each.is_done or each.is_stopped) for each in found[OURS])

@@ -289,6 +289,7 @@ def play_trials(
     ways: Mapping[str, int],
     workers: int,
     on_progress: Progress,
+    first_seed: int = FIRST_SEED,
 ) -> Mapping[str, Sequence[Trial]]:
     """Return every rollout of each way, on as many seeds as asked for; seeds are the same for all."""
     total, done = sum(ways.values()), 0
@@ -296,7 +297,7 @@ def play_trials(
     with ProcessPoolExecutor(max_workers=workers) as pool:
         waiting = {
             way: pool.map(
-                partial(play_trial, site, policy, scenario, way), range(FIRST_SEED, FIRST_SEED + count), chunksize=1
+                partial(play_trial, site, policy, scenario, way), range(first_seed, first_seed + count), chunksize=1
             )
             for way, count in ways.items()
         }
