@@ -49,6 +49,7 @@ def ingest(
     \b
     JSON on standard output: read, accepted, rejected {reason: records}, ignored, tables {name: rows}; read =
     accepted + rejected + ignored. What was rejected is in the lake's table rejected_rows, with the reason.
+    Ends with 2 where records were rejected and none was accepted: then the file is not of this kind.
     """
     from ops_pipelines.clock import SystemClock
     from ops_pipelines.lake.quantities import WrongKind
@@ -78,6 +79,10 @@ def ingest(
         "tables": {name: rows.num_rows for name, rows in sorted(parsed.tables.items())},
     }
     typer.echo(json.dumps(told))
+    if parsed.reasons and not parsed.accepted:
+        most = max(parsed.reasons, key=lambda reason: parsed.reasons[reason])
+        complain(f"{file}: nothing was taken in as {kind.value}; {parsed.reasons[most]} of {parsed.read}: {most}")
+        raise typer.Exit(ExitCode.USAGE)
 
 
 def _find_config(cluster_file: Path | None) -> "ClusterConfig | None":

@@ -105,6 +105,29 @@ def test_rejected_records_stand_in_the_lake_with_reason_and_place(metrics: Path,
     assert all(str(source).startswith("scrape.prom@") for (source,) in cells(rows, "source"))
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ('DCGM_FI_DEV_GPU_TEMP{Hostname="n",UUID="GPU-a",gpu="0"} -5000\n', ExitCode.USAGE),
+        ("DCGM_FI_DEV_GPU_TEMP 12 13 14\na_name_that_nobody_knows 1\n", ExitCode.USAGE),
+        ('DCGM_FI_DEV_GPU_TEMP 12 13 14\nDCGM_FI_DEV_GPU_TEMP{Hostname="n",UUID="GPU-a",gpu="0"} 40\n', ExitCode.OK),
+        ("a_name_that_nobody_knows 1\n", ExitCode.OK),
+    ],
+)
+def test_a_file_of_which_all_is_rejected_is_an_error_and_its_rows_are_kept(
+    metrics: Path, tmp_path: Path, text: str, code: ExitCode
+) -> None:
+    metrics.write_text(text)
+
+    result = run("ingest", "metrics", str(metrics), "--lake", "lake", "--at", AT)
+
+    assert result.exit_code == code
+    told = json.loads(result.stdout)
+    kept = ParquetLake(tmp_path / "lake").read_hour("rejected_rows", HOUR)
+    assert kept.num_rows == sum(told["rejected"].values())
+    assert ("nothing was taken in" in result.stderr) is (code is ExitCode.USAGE)
+
+
 def test_the_same_file_taken_in_twice_changes_nothing(metrics: Path, tmp_path: Path) -> None:
     first = run("ingest", "metrics", str(metrics), "--lake", "lake", "--at", AT)
     before = {path: path.read_bytes() for path in (tmp_path / "lake").rglob("*.parquet")}
