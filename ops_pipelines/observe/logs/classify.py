@@ -158,6 +158,115 @@ def _number(text: str, *, factor: float = 1.0) -> float | None:
     return value if math.isfinite(value) else None
 
 
+# -- a line that no row names -> a guess --
+
+
+_FAULT_WORDS = re.compile(
+    rb"(?i)\b(?:error|errors|err|fail|fails|failed|failure|failures|failing|fatal|panic|critical|exception|corrupt\w*"
+    rb"|fault|faulty|abort|aborted|aborting|segfault|oops|timeout|timeouts|timed out|unreachable|refused|denied"
+    rb"|degraded|emerg|alert|lost|unable|cannot|can't|couldn't|could not|hung|stuck|broken|uncorrect\w*|killed"
+    rb"|not responding|mismatch\w*|exceed\w*|overflow|crash\w*|dead|dropped|invalid|missing|unhealthy|not found"
+    rb"|no such|expired|rejected|stale|unexpected\w*|unrecover\w*|incompatible|halted|hang|down|alarm|violation"
+    rb"|backtrace|traceback|leak\w*|disconnected|offline)\b|\b\w{3,40}(?:Error|Exception|Timeout)\b"
+)
+_CALM_LEVEL = re.compile(
+    rb"(?i)\b(?:level|severity|lvl)[\"']?[=:] ?[\"']?(?:info|debug|trace)\b"
+    rb"|(?:^|[ \]|:])[\[<(]?(?:INFO|DEBUG|TRACE|debug[1-5])[\]>)]?(?:[ :|]|$)"
+    rb"|(?:^|[ \]])I\d{4} \d\d:\d\d:\d\d|\[I\d{0,6} |NCCL INFO "
+)
+"""A program that gives its line a level knows best: what it calls information is no trouble."""
+_CALM_WORDS = re.compile(
+    rb"(?i)\b(?:no|0|zero|without) (?:\w+ )?(?:errors?|failures?|faults?|problems?)\b"
+    rb"|\b(?:errors?|failures?|faults?|failed)[\"']?[ =:]{1,3}(?:0|none|no|false)\b|\bsuccess\w*|\bsucceeded\b"
+    rb"|\b(?:is|are|now|has been|been) (?:enabled|available|restored|healthy|online|recovered|up)\b"
+    rb"|\brecovered\b|\b(?:initiali[sz]ed|registered|loaded|enabled)\.?$|\bPASS(?:ED)?\b"
+    rb"|\berror (?:handling|reporting|correction|injection|decoding|logging|collector)\b"
+)
+
+
+class _Guess(NamedTuple):
+    """What a line of one subsystem that speaks of trouble is taken for."""
+
+    component: str
+    words: re.Pattern[bytes]
+    actions: tuple[FirstAction, ...]
+    confidence: float
+
+
+def _guess(component: str, words: bytes, *actions: FirstAction, confidence: float) -> _Guess:
+    return _Guess(component, re.compile(words), actions, confidence)
+
+
+_GUESSES = (
+    _guess(
+        "storage",
+        rb"Lustre|LNet|ptlrpc|ldlm|(?i:\bnfsd?[:4]|\bNFS\b|\brpc\.|\bsunrpc|\bmmfs|\bgpfs|\bbeegfs|\bwekafs|\bweka|\blibceph|\bceph"
+        rb"|\brbd\d|\bcvmfs|\bs3fs|\bgoofys|\bautomount)",
+        FirstAction.INVESTIGATE_STORAGE,
+        FirstAction.MONITOR,
+        confidence=0.4,
+    ),
+    _guess(
+        "scheduler",
+        rb"\b(?:slurm\w{0,4}|srun|sbatch|salloc|sacct\w*|munged?|pyxis|enroot)\b",
+        FirstAction.FIX_SOFTWARE,
+        FirstAction.MONITOR,
+        confidence=0.4,
+    ),
+    _guess(
+        "fabric",
+        rb"\bmlx[45]_|\bib_(?:core|ipoib|cm|srp|uverbs)|\brdma_|\bib\d"
+        rb"|(?i:opensm|infiniband|\bibdiag|\bufm\b|NET/IB|\bswitch\b.{0,40}\bport\b)",
+        FirstAction.INVESTIGATE_FABRIC,
+        FirstAction.MONITOR,
+        confidence=0.4,
+    ),
+    _guess(
+        "container",
+        rb"(?i:\bkubelet|\bcontainerd|\bdockerd|\bcri-?o\b|\brunc\b|nvidia-container|nvidia-ctk|device.plugin"
+        rb"|gpu-operator|\bkube)",
+        FirstAction.FIX_SOFTWARE,
+        FirstAction.MONITOR,
+        confidence=0.4,
+    ),
+    _guess(
+        "host",
+        rb"\b(?:systemd|sssd|nslcd|chronyd|ntpd|sshd|crond|CRON|rsyslogd|dbus-daemon|NetworkManager|dhclient)(?:\[|:)",
+        FirstAction.FIX_SOFTWARE,
+        FirstAction.MONITOR,
+        confidence=0.4,
+    ),
+    _guess(
+        "hardware",
+        rb"NVRM|\bnvidia|\bamdgpu|\bkfd|\bnvme\d|\bsd[a-z]{1,2}\b|\bata\d|\bEDAC|\bmce:|Hardware Error|\bpcieport"
+        rb"|\bAER\b|\bDMAR|\bEXT4-fs|\bXFS\b|\bBTRFS|\bipmi|\bACPI\b|\bkernel: |^\[ *\d+\.\d+\]",
+        FirstAction.MONITOR,
+        FirstAction.NONE,
+        confidence=0.4,
+    ),
+    _guess(
+        "application",
+        rb"\b\w{3,40}(?:Error|Exception)\b(?::|$)|Traceback|terminate called|core dumped|\bAssertion|\btorch"
+        rb"|\bjax|\btensorflow|\bpython",
+        FirstAction.FIX_APP,
+        FirstAction.RESTART_JOB,
+        FirstAction.MONITOR,
+        confidence=0.4,
+    ),
+)
+"""In the order in which they are asked. None is stronger than a look: a guess takes no node out of service."""
+
+
+def _guess_of(text: bytes) -> tuple[str, str, tuple[FirstAction, ...], float]:
+    """Return the verdict on a line that no row names, by its level, its subsystem and its words."""
+    if not _FAULT_WORDS.search(text) or _CALM_LEVEL.search(text) or _CALM_WORDS.search(text):
+        return UNKNOWN_WITHOUT
+    for each in _GUESSES:
+        if each.words.search(text):
+            return GUESSED, each.component, each.actions, each.confidence
+    return UNKNOWN_WITH_FAULT_WORDS
+
+
 # -- raw log lines -> what each means --
 
 
@@ -175,12 +284,6 @@ _XID = re.compile(r"NVRM: {0,3}Xid {0,3}\([^()\n]{1,60}\) {0,2}: {0,3}(\d{1,6})\
 _SXID = re.compile(r"SXid {0,2}\([^()\n]{1,60}\) {0,2}: {0,3}(\d{4,6})\b(.*)", re.DOTALL)
 _FABRIC_MANAGER = re.compile(r"(detected NVSwitch (?:non-)?fatal error) (\d{4,6})\b", re.IGNORECASE)
 _RELAYED = re.compile(r"\bxid(?:[ _-]error)?s?[ :=#]{1,3}(\d{1,3})\b", re.IGNORECASE)
-_FAULT_WORDS = re.compile(
-    rb"(?i)\b(?:error|errors|err|fail|fails|failed|failure|failing|fatal|panic|critical|exception|corrupt\w*|fault|faulty"
-    rb"|abort|aborted|aborting|segfault|oops|timeout|timed out|unreachable|refused|denied|degraded|emerg|alert|lost"
-    rb"|unable|cannot|couldn't|hung|stuck|broken|uncorrect\w*|killed|not responding|mismatch|exceed\w*|overflow"
-    rb"|crash\w*|dead|dropped)\b"
-)
 _UNREADABLE_SHARE = 0.3
 """# Assumption: as `log_kinds.is_binary` draws the line; a few bad bytes in a line do not hide its words."""
 _UNKNOWN_CODE_CONFIDENCE = 0.5
@@ -204,13 +307,15 @@ class LineVerdict:
     signature: str | None
     """`xid_79`, `sxid_20034`, `xid_unknown`, or the row of log_signatures.csv; None if nothing matches."""
     category: str
-    """In the words of the labelled lines; `blank`, `unreadable`, and `unknown` for lines that no row names."""
+    """In the words of the labelled lines; of lines that no row names `guessed`, `unknown`, `blank` or `unreadable`."""
     component: str
     actions: tuple[FirstAction, ...]
     """Preferred first; never empty."""
     confidence: float
 
 
+GUESSED = "guessed"
+"""The category of lines of which only the subsystem and the words were judged."""
 BLANK = ("blank", "none", (FirstAction.NONE,), 1.0)
 UNREADABLE = ("unreadable", "unknown", (FirstAction.MONITOR,), 0.1)
 UNKNOWN_WITH_FAULT_WORDS = ("unknown", "unknown", (FirstAction.MONITOR, FirstAction.NONE), 0.2)
@@ -313,7 +418,7 @@ def _judge_unmatched(text: bytes) -> tuple[str, str, tuple[FirstAction, ...], fl
         return BLANK
     if is_binary(text) or _undecodable_count(text) > _UNREADABLE_SHARE * len(text):
         return UNREADABLE
-    return UNKNOWN_WITH_FAULT_WORDS if _FAULT_WORDS.search(text) else UNKNOWN_WITHOUT
+    return _guess_of(text)
 
 
 def _undecodable_count(text: bytes) -> int:
