@@ -15,8 +15,8 @@ import typer
 from ops_pipelines import lake_cli
 from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.laboratory import laboratory
-from ops_pipelines.terminal import host_commands as backup_commands
 from ops_pipelines.terminal import (
+    first_day,
     log_commands,
     people_commands,
     repair_commands,
@@ -24,6 +24,7 @@ from ops_pipelines.terminal import (
     rollout_commands,
     team_commands,
 )
+from ops_pipelines.terminal import host_commands as backup_commands
 from ops_pipelines.terminal import past_commands as diagnose
 from ops_pipelines.terminal import past_commands as prove
 from ops_pipelines.terminal.capacity_commands import capacity_app
@@ -67,6 +68,8 @@ app = typer.Typer(
 )
 audit_app = typer.Typer(help="Prove that the ledger is whole.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
+app.command()(first_day.init)
+app.command()(first_day.doctor)
 app.command()(backup_commands.backup)
 app.command()(backup_commands.restore)
 app.command()(lake_cli.ingest)
@@ -133,22 +136,15 @@ def check_config(
     """
     from ops_pipelines.core.policy import Mode
     from ops_pipelines.core.sources import SourceError
-    from ops_pipelines.lake.expectations import find_suite_faults
-    from ops_pipelines.remediate.ladder import find_gaps
     from ops_pipelines.remediate.timeliness import find_objections, read_lateness
     from ops_pipelines.report.terminal import console, print_fields, print_lines
-    from ops_pipelines.resources.catalogue_files import read_suite_files
-    from ops_pipelines.resources.config.cluster_config import offered_means
     from ops_pipelines.resources.config.cluster_file import read_cluster
-    from ops_pipelines.resources.config.policy_file import find_cautions
-    from ops_pipelines.resources.config.redfish_settings import find_weaknesses
     from ops_pipelines.resources.web_access import read_link_key
     from ops_pipelines.terminal.config_check import (
         ask_limits,
         call_the_roll,
-        find_capacity_cautions,
-        find_fleet_gaps,
-        find_team_cautions,
+        find_all_cautions,
+        find_all_gaps,
         read_stated,
         summarise,
     )
@@ -163,18 +159,11 @@ def check_config(
     out = console()
     print_lines(out, [f"{cluster_file} and {config.policy_path} can be used"])
     print_fields(out, summarise(config, rules))
-    for caution in (
-        *find_cautions(rules.policy, rules.topology),
-        *find_weaknesses(config.fleet.redfish),
-        *find_fleet_gaps(config.fleet),
-        *find_team_cautions(config, agreements),
-        *find_capacity_cautions(config, stated),
-        *find_suite_faults(read_suite_files(config.expectations_directory)),
-    ):
+    for caution in find_all_cautions(config, rules, stated):
         complain(f"warning: {caution}")
     unchecked = f"not checked: whether the scheduler leaves room for mode: {Mode.AUTO.value}"
     is_auto = rules.policy.mode is Mode.AUTO
-    gaps = find_gaps(offered_means(config.fleet), rules.policy)
+    gaps = find_all_gaps(config, rules)
     if offline:
         for gap in gaps:
             complain(f"warning: {gap.reason}")  # The code server starts all the same: it watches, and asks first.

@@ -21,6 +21,7 @@ MAX_NODE_COUNT = 100_000
 _SHOWN = 200
 """Characters of a list that a message repeats."""
 _TEXT_OR_BRACKETS = re.compile(r"\[(?P<ranges>[0-9,-]+)\]|(?P<text>[^\[\],\s]+)")
+_NUMBERED = re.compile(r"(?P<name>.*?)(?P<number>[0-9]{1,12})", re.ASCII)
 _RANGE = re.compile(r"(?P<first>\d{1,12})(?:-(?P<last>\d{1,12}))?")
 
 
@@ -36,6 +37,31 @@ def expand_host_list(text: str) -> tuple[NodeName, ...]:
         if len(nodes) > MAX_NODE_COUNT:
             raise ValueError(f"{text[:_SHOWN]!r} names more than {MAX_NODE_COUNT} nodes; check the ranges")
     return tuple(nodes)
+
+
+def fold_host_list(nodes: Collection[NodeName]) -> str:
+    """Return the nodes as one host list in which runs are ranges: `gpu[001-008,011],login1`. No node: an empty text."""
+    runs: dict[tuple[str, int], list[int]] = {}
+    others: list[str] = []
+    for node in sorted(nodes):
+        found = _NUMBERED.fullmatch(node)
+        if found is None:
+            others.append(node)
+        else:
+            runs.setdefault((found["name"], len(found["number"])), []).append(int(found["number"]))
+    folded = [f"{name}{_ranges(sorted(numbers), width=width)}" for (name, width), numbers in runs.items()]
+    return ",".join(sorted((*folded, *others)))
+
+
+def _ranges(numbers: list[int], *, width: int) -> str:
+    parts: list[str] = []
+    begin = previous = numbers[0]
+    for number in (*numbers[1:], None):
+        if number != previous + 1:
+            parts.append(f"{begin:0{width}}" if begin == previous else f"{begin:0{width}}-{previous:0{width}}")
+            begin = -1 if number is None else number
+        previous = -1 if number is None else number
+    return parts[0] if parts == [f"{numbers[0]:0{width}}"] else f"[{','.join(parts)}]"
 
 
 def _split_outside_brackets(text: str) -> list[str]:

@@ -8,7 +8,7 @@ twice.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -135,6 +135,41 @@ class PrometheusTelemetry:
             raise SourceNonsense(
                 f"{self._url} answered a series that cannot be read ({type(exc).__name__}: {str(exc)[:100]})"
             ) from exc
+
+
+# -- how often a store scrapes --
+
+
+_TARGETS_PATH = "/api/v1/targets"
+_INTERVAL = re.compile(r"(?:(\d+)m)?(?:(\d+)s)?")
+
+
+def read_scrape_seconds(config: TelemetryConfig, *, jobs: Collection[str]) -> int | None:
+    """Return the longest interval in which targets of these jobs are scraped; None where the store does not say.
+
+    Prometheus and VictoriaMetrics say it; Thanos and Mimir, which scrape nothing, do not. Raises SourceUnavailable.
+    """
+    access = _access_to(config)
+    from requests import RequestException
+
+    with access.open(_HEADERS) as session:
+        try:
+            answer = session.get(
+                f"{access.url}{_TARGETS_PATH}",
+                params={"state": "active"},
+                timeout=access.timeout_seconds,
+                allow_redirects=False,
+            )
+            listed = answer.json()["data"]["activeTargets"] if answer.status_code == 200 else []
+            intervals = [each.get("scrapeInterval", "") for each in listed if each["labels"].get("job") in jobs]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+        except (RequestException, OSError) as exc:
+            raise access.silence(exc) from None
+    seconds = [
+        int(found[1] or 0) * 60 + int(found[2] or 0) for each in intervals if (found := _INTERVAL.fullmatch(each))
+    ]
+    return max((each for each in seconds if each), default=None)
 
 
 # -- ranges of time --

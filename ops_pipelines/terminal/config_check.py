@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from zoneinfo import ZoneInfo
 
 from ops_pipelines.clock import Clock, SystemClock
@@ -30,6 +30,9 @@ from ops_pipelines.resources.config.yaml_file import ConfigError
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.desk import LimitsOn
 from ops_pipelines.teams.projects import CapacitySettings, PlannedProject
+
+if TYPE_CHECKING:
+    from ops_pipelines.remediate.ladder import Objection
 
 # -- what `check-config` says --
 
@@ -62,6 +65,31 @@ def summarise(config: ClusterConfig, rules: Rules) -> dict[str, str]:
         "catalogue": f"{len(rules.catalogue.xids)} Xids",
         "state": str(config.state_directory),
     }
+
+
+def find_all_cautions(config: ClusterConfig, rules: Rules, stated: "Stated") -> tuple[str, ...]:
+    """Return everything that should be meant, of all files, in words for the operator."""
+    from ops_pipelines.lake.expectations import find_suite_faults
+    from ops_pipelines.resources.catalogue_files import read_suite_files
+    from ops_pipelines.resources.config.policy_file import find_cautions
+    from ops_pipelines.resources.config.redfish_settings import find_weaknesses
+
+    return (
+        *find_cautions(rules.policy, rules.topology),
+        *find_weaknesses(config.fleet.redfish),
+        *find_fleet_gaps(config.fleet),
+        *find_team_cautions(config, stated.agreements),
+        *find_capacity_cautions(config, stated),
+        *find_suite_faults(read_suite_files(config.expectations_directory)),
+    )
+
+
+def find_all_gaps(config: ClusterConfig, rules: Rules) -> "tuple[Objection, ...]":
+    """Return what plans will need and the site does not offer."""
+    from ops_pipelines.remediate.ladder import find_gaps
+    from ops_pipelines.resources.config.cluster_config import offered_means
+
+    return find_gaps(offered_means(config.fleet), rules.policy)
 
 
 def find_fleet_gaps(fleet: FleetConfig) -> tuple[str, ...]:
