@@ -273,7 +273,7 @@ class CodeRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRule:
-    """What a row of catalogue/log_signatures.csv means. Its words are matched in `observe.logs.matching`."""
+    """What a row of log_signatures.csv or log_meanings.csv means. Its words are matched in `observe.logs.matching`."""
 
     signature: str
     category: str

@@ -4,6 +4,7 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 from functools import cache
@@ -251,6 +252,14 @@ def read_catalogue() -> Catalogue:
         gates=read_gates(),
         suites=read_suites(),
     )
+
+
+@cache
+def read_explaining_catalogue() -> Catalogue:
+    """Return the facts with the meanings of further lines among the signatures: to explain lines, never to decide."""
+    facts = read_catalogue()
+    meanings = {rule.signature: rule for rule in map(_log_rule, _rows("log_meanings.csv"))}
+    return replace(facts, signatures={**facts.signatures, **meanings})
 
 
 def _rows(name: str) -> list[dict[str, str]]:

@@ -88,9 +88,9 @@ class Explained:
 
 def explain_name(name: str) -> Explained | None:
     """Return the row of the catalogue called `xid_79`, `sxid_20034` or as a signature; None if there is none."""
-    from ops_pipelines.resources.catalogue_files import read_catalogue
+    from ops_pipelines.resources.catalogue_files import read_explaining_catalogue
 
-    catalogue = read_catalogue()
+    catalogue = read_explaining_catalogue()
     kind, _, number = name.rpartition("_")
     codes = {"xid": catalogue.xids, "sxid": catalogue.sxids}.get(kind)
     rule: CodeRule | LogRule | None = None
@@ -103,9 +103,9 @@ def explain_name(name: str) -> Explained | None:
 
 def meanings() -> dict[str, str]:
     """Return what each signature, Xid and SXid of the catalogue means, by its name."""
-    from ops_pipelines.resources.catalogue_files import read_catalogue
+    from ops_pipelines.resources.catalogue_files import read_explaining_catalogue
 
-    catalogue = read_catalogue()
+    catalogue = read_explaining_catalogue()
     return {
         **{name: rule.meaning for name, rule in catalogue.signatures.items()},
         **{f"xid_{code}": rule.meaning for code, rule in catalogue.xids.items()},
@@ -318,11 +318,13 @@ def classify(
     """
     from ops_pipelines.observe.logs.classify import classify_lines, read_lines
     from ops_pipelines.observe.logs.matching import shared_matcher
-    from ops_pipelines.resources.catalogue_files import read_catalogue
+    from ops_pipelines.resources.catalogue_files import read_explaining_catalogue
 
     try:
         with open_log(file) as stream:
-            verdicts = classify_lines(read_lines(stream), catalogue=read_catalogue(), matcher=shared_matcher())
+            verdicts = classify_lines(
+                read_lines(stream), catalogue=read_explaining_catalogue(), matcher=shared_matcher(with_meanings=True)
+            )
             if json:
                 _write_json(verdicts)
             else:

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS
-from ops_pipelines.observe.logs.matching import Origin, Rule, read_rules
+from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, FirstAction
+from ops_pipelines.observe.logs.matching import MEANINGS, Origin, Rule, read_rules, shared_matcher
 from ops_pipelines.observe.logs.signals import match_buffer
-from ops_pipelines.resources.catalogue_files import read_catalogue
+from ops_pipelines.resources.catalogue_files import read_catalogue, read_explaining_catalogue
+from tests.frames.judged_lines import judge
 
 SHARED = Path(__file__).parents[3] / "shared"
 LABELS = SHARED / "facts" / "labelled_log_lines.tsv"
 RULES = read_rules()
+ALL_RULES = RULES + read_rules(MEANINGS)
 OWN_CATEGORIES = {
     "application_failed", "c2c_link", "checkpoint", "container_runtime", "gpu_firmware", "gpu_memory_correctable",
     "gpu_unhealthy", "healthcheck_failed", "host_boot", "host_cooling", "host_iommu", "host_kernel_warning",
@@ -77,7 +79,7 @@ def labelled_lines() -> list[tuple[str, str, str]]:
 
 def test_there_are_enough_rules_and_no_name_twice() -> None:
     assert len(RULES) >= 160
-    assert [name for name, count in Counter(rule.id for rule in RULES).items() if count > 1] == []
+    assert [name for name, count in Counter(rule.id for rule in ALL_RULES).items() if count > 1] == []
 
 
 def test_each_rule_is_the_signature_of_its_own_example() -> None:
@@ -96,7 +98,7 @@ def test_crash_of_a_program_is_told_before_any_row_that_takes_a_node_out() -> No
 
 
 def test_rows_have_what_they_must() -> None:
-    for rule in RULES:
+    for rule in ALL_RULES:
         assert re.fullmatch(r"[a-z][a-z0-9_]{2,40}", rule.id), rule
         assert rule.origin in (Origin.KERNEL, Origin.PROGRAM), rule
         assert rule.component in COMPONENTS, rule
@@ -122,6 +124,22 @@ def test_every_word_of_the_label_vocabulary_has_a_rule_and_every_category_is_kno
 
     assert vocabulary - {rule.category for rule in RULES} == set()
     assert {rule.category for rule in RULES} - vocabulary == OWN_CATEGORIES
+
+
+def test_meanings_never_hide_a_signature_and_answer_their_own_examples() -> None:
+    matcher = shared_matcher(with_meanings=True)
+    catalogue = read_explaining_catalogue().signatures
+    lines, rules = matcher.match_buffer("\n".join(rule.example for rule in ALL_RULES).encode()).first_rules()
+    first = {
+        ALL_RULES[line].id: matcher.rules[rule].id for line, rule in zip(lines.tolist(), rules.tolist(), strict=True)
+    }
+
+    assert {name: first[name] for name in (rule.id for rule in RULES)} == {rule.id: rule.id for rule in RULES}
+    assert [name for name, seen in first.items() if catalogue[seen].actions[0] is not catalogue[name].actions[0]] == []
+
+
+def test_benign_lines_are_explained_as_nothing_to_do() -> None:
+    assert [line for line in BENIGN if FirstAction.NONE not in judge(line).actions] == []
 
 
 def test_benign_lines_have_no_signature() -> None:

@@ -176,7 +176,7 @@ _CALM_LEVEL = re.compile(
 )
 """A program that gives its line a level knows best: what it calls information is no trouble."""
 _CALM_WORDS = re.compile(
-    rb"(?i)\b(?:no|0|zero|without) (?:\w+ )?(?:errors?|failures?|faults?|problems?)\b"
+    rb"(?i)\b(?:no|0|zero|without) (?:\w+ ){0,3}(?:errors?|failures?|faults?|problems?)\b"
     rb"|\b(?:errors?|failures?|faults?|failed)[\"']?[ =:]{1,3}(?:0|none|no|false)\b|\bsuccess\w*|\bsucceeded\b"
     rb"|\b(?:is|are|now|has been|been) (?:enabled|available|restored|healthy|online|recovered|up)\b"
     rb"|\brecovered\b|\b(?:initiali[sz]ed|registered|loaded|enabled)\.?$|\bPASS(?:ED)?\b"
@@ -305,7 +305,7 @@ class LineVerdict:
     line: int
     """Number of the physical line, from 1."""
     signature: str | None
-    """`xid_79`, `sxid_20034`, `xid_unknown`, or the row of log_signatures.csv; None if nothing matches."""
+    """`xid_79`, `sxid_20034`, `xid_unknown`, or the row of log_signatures.csv or log_meanings.csv; None: no row."""
     category: str
     """In the words of the labelled lines; of lines that no row names `guessed`, `unknown`, `blank` or `unreadable`."""
     component: str

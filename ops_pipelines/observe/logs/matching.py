@@ -133,16 +133,20 @@ def _block_borders(buffer: bytes, *, block_bytes: int) -> list[int]:
     return borders
 
 
+SIGNATURES, MEANINGS = "log_signatures.csv", "log_meanings.csv"
+"""Lines of the first are evidence, and are kept; those of the second are only explained to who asks."""
+
+
 @cache
-def read_rules() -> tuple[Rule, ...]:
-    """Return the rules of the table in their order; raise ValueError if one could mean different things to engines."""
-    text = resources.files("ops_pipelines.catalogue").joinpath("log_signatures.csv").read_text(encoding="utf-8")
+def read_rules(table: str = SIGNATURES) -> tuple[Rule, ...]:
+    """Return the rules of a table in their order; raise ValueError if one could mean different things to engines."""
+    text = resources.files("ops_pipelines.catalogue").joinpath(table).read_text(encoding="utf-8")
     columns = [column.name for column in fields(Rule)]
     rules = tuple(Rule(**{name: row[name] for name in columns}) for row in csv.DictReader(text.splitlines()))
     for rule in rules:
         complaint = find_fault(rule.pattern)
         if complaint:
-            raise ValueError(f"log_signatures.csv, {rule.id}: {complaint}")
+            raise ValueError(f"{table}, {rule.id}: {complaint}")
     return rules
 
 
@@ -163,13 +167,17 @@ def find_fault(pattern: str) -> str:
 
 
 @cache
-def shared_matcher() -> Matcher:
-    """Return the matcher of the table: Hyperscan, else `re`. Compiled on first use, then shared by all threads."""
+def shared_matcher(*, with_meanings: bool = False) -> Matcher:
+    """Return the matcher of the signatures: Hyperscan, else `re`. Compiled on first use, then shared by all threads.
+
+    With meanings a line that no signature matches may be one of these.
+    """
+    rules = read_rules() + (read_rules(MEANINGS) if with_meanings else ())
     try:
         import hyperscan  # noqa: F401 -- only whether it is there
     except ImportError:
-        return Matcher(read_rules(), scan=re_scan(read_rules()))
-    return Matcher(read_rules(), scan=hyperscan_scan(read_rules()))
+        return Matcher(rules, scan=re_scan(rules))
+    return Matcher(rules, scan=hyperscan_scan(rules))
 
 
 def hyperscan_scan(rules: Sequence[Rule]) -> Scan:
