@@ -9,7 +9,7 @@ import pytest
 from ops_pipelines.core.action import Action, ActionRecord, OutcomeKind, Verb
 from ops_pipelines.core.identity import JobId, NodeName
 from ops_pipelines.core.incident import IncidentState
-from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, NodeState, Workload
+from ops_pipelines.core.observation import Checkpointing, JobState, JobStatus, NodeState, NodeStatus, Workload
 from ops_pipelines.core.plan import RestartCosts
 from ops_pipelines.core.policy import BlastCaps, Policy, RecoveryLimits
 from ops_pipelines.core.proof import Authority, Patience, Refusal
@@ -292,6 +292,33 @@ def test_a_replica_on_a_silent_node_serves_nobody_and_is_moved_at_once() -> None
     known = facts(nodes=[node(NODE, is_responding=False)], jobs=replicas(2, min_serving_count=2))
 
     assert judged(HOLD, known) is None
+
+
+SILENCE = Blow(gpu_count=None, at=None, is_silence=True)
+FELL_OFF = Blow(gpu_count=1, at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("there", "blows", "expected"),
+    [
+        pytest.param(node(NODE, is_responding=False), (SILENCE,), None, id="still silent"),
+        pytest.param(node(NODE, booted_at=ago(90_000)), (SILENCE,), "min_serving", id="answers again"),
+        pytest.param(
+            node(NODE, booted_at=None), (SILENCE,), "min_serving", id="answers again, nobody knows when it booted"
+        ),
+        pytest.param(node(NODE, booted_at=ago(60)), (SILENCE,), None, id="answers again after a boot"),
+        pytest.param(node(NODE, booted_at=ago(90_000)), (SILENCE, FELL_OFF), None, id="another fault beside"),
+        pytest.param(node(NODE), (), None, id="nothing is known any more"),
+    ],
+)
+def test_a_silence_that_is_over_has_ended_no_replica(
+    there: NodeStatus, blows: tuple[Blow, ...], expected: str | None
+) -> None:
+    """A process that was suspended carries out what was true when it was planned (seed 4807 of the stories)."""
+    jobs = replicas(2, min_serving_count=2, started_at=ago(3600))
+    known = facts(nodes=[there], jobs=jobs, stricken={NODE: blows} if blows else {})
+
+    assert rule_of(judged(replace(HOLD, has_ended=True), known)) == expected
 
 
 ONE_GPU = Blow(gpu_count=1, at=NOW)

@@ -25,6 +25,7 @@ from ops_pipelines.remediate.guardrails.facts import (
     expected_loss,
     has_died_with_its_node,
     held_and_not_released,
+    is_taken_by_its_fault,
     nodes_out_of_service,
     still_waits,
 )
@@ -340,7 +341,7 @@ def keeps_requeue_limit(case: Case) -> Refusal | None:
 
 def keeps_hourly_loss(case: Case) -> Refusal | None:
     """Judge a hold by the GPU-hours that our holds of the last hour threw away; what is unknown counts as the most."""
-    if case.action.verb is not Verb.HOLD or case.action.has_ended:
+    if case.action.verb is not Verb.HOLD or is_taken_by_its_fault(case):
         return None
     cap, loss = case.policy.blast_caps.max_gpu_hours_per_hour, _charge(case.job, case.facts)
     lost = lost_within_hour(case.facts, but=frozenset({case.action.attempt}))
@@ -394,7 +395,7 @@ def _whole_age(began_at: datetime, ended_at: datetime, *, gpu_count: int) -> flo
 
 def keeps_service(case: Case) -> Refusal | None:
     """Judge a hold of a replica by those that continue serving. One that serves nobody takes nothing away."""
-    if case.action.verb is not Verb.HOLD or not case.job.service or case.action.has_ended:
+    if case.action.verb is not Verb.HOLD or not case.job.service or is_taken_by_its_fault(case):
         return None
     serving = serving_replicas(case.job, case.facts)
     others = [each for each in serving if each.job != case.job.job]

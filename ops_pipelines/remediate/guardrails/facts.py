@@ -12,7 +12,15 @@ from ops_pipelines.core.action import DRAIN_MARK, Action, ActionRecord, OutcomeK
 from ops_pipelines.core.finding import Hazard, Response
 from ops_pipelines.core.identity import IncidentId, JobAttempt, JobId, NodeName, RolloutId, Topology, is_rollout
 from ops_pipelines.core.incident import Incident
-from ops_pipelines.core.observation import MAY_HAVE_PROCESSES, JobState, JobStatus, NodeState, NodeStatus, has_moved_on
+from ops_pipelines.core.observation import (
+    MAY_HAVE_PROCESSES,
+    JobState,
+    JobStatus,
+    NodeState,
+    NodeStatus,
+    Signal,
+    has_moved_on,
+)
 from ops_pipelines.core.plan import RestartCosts
 from ops_pipelines.core.policy import Policy
 from ops_pipelines.core.proof import Authority, Refusal
@@ -31,6 +39,8 @@ class Blow:
     """How many GPUs it took, and so how many jobs it may have ended at most; None: any number."""
     at: datetime | None
     """When it was last seen: what began later is not of it. None: it lasts."""
+    is_silence: bool = False
+    """Nothing is known of the node but that it did not answer: it may have been a cable, and the jobs may work on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +194,7 @@ def stricken_nodes(
         blow = Blow(
             gpu_count=None if None in gpus else len(gpus),
             at=None if any(each.is_lasting for each in fatal) else max(each.last_at or each.found_at for each in fatal),
+            is_silence=all(told.signal is Signal.NODE_UNREACHABLE for each in fatal for told in each.evidence),
         )
         for name in incident.nodes:
             found[name] = (*found.get(name, ()), blow)
@@ -354,6 +365,21 @@ def has_died_with_its_node(case: Case) -> bool:
     Both are asked: that the plan knew the fault to have ended it, and that a node of it is still silent.
     """
     return case.action.has_ended and is_cut_off(case.job, case.facts)
+
+
+def is_taken_by_its_fault(case: Case) -> bool:
+    """Return whether a hold takes nothing away because the fault has: the plan knew it so, and nothing shows otherwise.
+
+    A node that answers again shows otherwise where silence was all that was known of it, unless it has booted since
+    the attempt began: a suspended process may carry out minutes later what was true when it was planned.
+    """
+    job = case.job
+    blows = [blow for name in job.nodes for blow in case.facts.stricken.get(name, ())]
+    if not case.action.has_ended or is_cut_off(job, case.facts) or not blows:
+        return case.action.has_ended
+    booted = [case.facts.nodes[name].booted_at for name in job.nodes if name in case.facts.nodes]
+    has_booted = any(at is not None and job.started_at is not None and at > job.started_at for at in booted)
+    return has_booted or not all(blow.is_silence for blow in blows)
 
 
 def is_done(
