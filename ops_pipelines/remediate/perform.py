@@ -44,7 +44,7 @@ from ops_pipelines.core.observation import JobState
 from ops_pipelines.core.plan import Order
 from ops_pipelines.core.proof import SECOND_OPINION, ActProof, Patience, Refusal, wait
 from ops_pipelines.core.sources import SourceError, SourceRefused
-from ops_pipelines.remediate.guardrails.facts import ClusterFacts, expected_loss
+from ops_pipelines.remediate.guardrails.facts import ClusterFacts, expected_loss, is_taken_by_its_fault
 from ops_pipelines.remediate.guardrails.judge import is_moot
 from ops_pipelines.remediate.judgement import (
     NO_LEASE,
@@ -218,7 +218,7 @@ def new_record(action: Action, cluster: Cluster, facts: ClusterFacts, *, plan: P
         record = replace(record, attempt_nodes=job.nodes, gpu_count=job.gpu_count)
         if action.verb is Verb.MARK:
             return replace(record, priority=job.priority)
-        lost = None if action.has_ended else expected_loss(job, facts)
+        lost = None if is_taken_by_its_fault(action, job, facts) else expected_loss(job, facts)
         return replace(record, checkpointed_at=job.checkpointed_at, lost_gpu_hours=lost)
     if action.verb in (Verb.REBOOT, Verb.POWER_OFF, Verb.POWER_ON, Verb.REIMAGE) and action.node is not None:
         inspection, status = inspect_node(action.node, cluster), facts.nodes.get(action.node)

@@ -161,7 +161,7 @@ def read_scrape_seconds(config: TelemetryConfig, *, jobs: Collection[str]) -> in
                 allow_redirects=False,
             )
             listed = answer.json()["data"]["activeTargets"] if answer.status_code == 200 else []
-            intervals = [each.get("scrapeInterval", "") for each in listed if each["labels"].get("job") in jobs]
+            intervals = [str(each.get("scrapeInterval"))[:12] for each in listed if each["labels"].get("job") in jobs]
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
         except (RequestException, OSError) as exc:

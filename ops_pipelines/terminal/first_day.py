@@ -4,6 +4,7 @@ dangerous, and what to do next.
 Neither changes anything in a system. `init` never overwrites a file: where there is one it says what differs.
 """
 
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -104,9 +105,9 @@ def init(
     except NothingToDraft as problem:
         complain(str(problem))
         raise typer.Exit(ExitCode.REFUSED) from problem
-    written = place(found.draft, directory, is_dry=dry_run)
     accounts = [name for name, each in survey.accounts.items() if each.parent is not None]
-    changes = find_changes(found, directory, written=written, accounts=accounts)
+    changes = find_changes(found, directory, accounts=accounts)
+    written = place(found.draft, directory, is_dry=dry_run)
     print_document(console(), init_document(found, survey, directory, written, changes, is_dry=dry_run))
 
 
@@ -149,7 +150,7 @@ def look_around(survey: "SlurmSurvey", pointed: "Pointed", *, tries_ssh: bool, n
         config, cluster = _open(first, Path(scratch, "first"))
         learned, pointed = _learn(config, cluster, pointed, tries_ssh=tries_ssh)
         config, cluster = _open(draft_files(survey, pointed, learned, now=now), Path(scratch, "second"))
-        answers, problems = _call(cluster, asks_machines=learned.is_ssh_answering or pointed.bmc_address is not None)
+        answers, problems = _call(config, cluster)
         unseen = () if "telemetry" in problems else find_unseen(cluster)
     draft = draft_files(survey, replace(pointed, state_directory=state_directory), learned, now=now)
     blind = (*(f"{system}: {problem}" for system, problem in problems.items()), *unseen, *survey.problems)
@@ -159,28 +160,52 @@ def look_around(survey: "SlurmSurvey", pointed: "Pointed", *, tries_ssh: bool, n
 def _open(draft: "Draft", directory: Path) -> "tuple[ClusterConfig, Cluster]":
     """Return what the drafted files mean, with ports to the systems and a ledger of its own, which nobody keeps."""
     from ops_pipelines.clock import SystemClock
+    from ops_pipelines.core.policy import PolicyError
     from ops_pipelines.resources.config.cluster_file import read_cluster
+    from ops_pipelines.resources.config.teams_file import read_teams
     from ops_pipelines.wiring import assemble
 
     directory.mkdir()
     for name, text in draft.files.items():
         (directory / name).write_text(text, encoding="utf-8")
-    config = read_cluster(directory / DEFAULT_CLUSTER_FILE)
-    return config, assemble(config, SystemClock())
+    try:
+        config = read_cluster(directory / DEFAULT_CLUSTER_FILE)
+        if config.teams_path is not None:
+            read_teams(config.teams_path)
+        return config, assemble(config, SystemClock())
+    except (PolicyError, ValueError) as problem:
+        # The files are gone by the time that anybody reads this: what is wrong is among the options.
+        words = str(problem).replace(f"{directory}/", "")
+        raise PolicyError(f"no files can be made of what was named; correct the option. {words}") from problem
 
 
-def _call(cluster: "Cluster", *, asks_machines: bool) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def _call(config: "ClusterConfig", cluster: "Cluster") -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return what each system answered, and what is wrong with those that did not."""
+    from ops_pipelines.core.cluster import SiteMeans
+    from ops_pipelines.resources.config.cluster_config import offered_means
     from ops_pipelines.terminal.config_check import call_the_roll
 
-    answers = [each for each in call_the_roll(cluster) if asks_machines or each.system != "fleet"]
+    offered = offered_means(config.fleet)
+    is_inspecting = SiteMeans.INSPECT in offered
+    answers = [each for each in call_the_roll(cluster) if is_inspecting or each.system != "fleet"]
     said = {each.system: each.said for each in answers if each.problem is None}
     problems = {each.system: each.problem for each in answers if each.problem is not None}
-    if not asks_machines:
-        problems["fleet"] = (
-            "no way to the machines was named, so nothing is ever reset, rebooted or fenced; --ssh, --bmc"
-        )
+    if SiteMeans.POWER in offered:
+        power = _ask_power(cluster)
+        (said if power else problems)["power"] = power or "no node's power switch answers: silent nodes stay unfenced"
+    if not offered:
+        problems["machines"] = "no way to them is named, so nothing is ever reset, rebooted or fenced; --ssh, --bmc"
     return said, problems
+
+
+def _ask_power(cluster: "Cluster") -> str:
+    """Return what the first power switch of a few says; empty if none answers: it is the fence of a silent node."""
+    from ops_pipelines.core.sources import SourceError
+
+    for node in sorted(cluster.rules.topology.places)[:_TRIED_NODES]:
+        with suppress(SourceError):
+            return f"answers: {node} is {cluster.fleet.power_state(node).value}"
+    return ""
 
 
 def _learn(
@@ -234,14 +259,14 @@ def selecting_labels(samples: "Iterable[Sample]", *, known: tuple[str, ...]) -> 
     return {}
 
 
-def _name_source(patterns: Iterable[str], *, known: tuple[str, ...]) -> "NodeNameSource":
+def _name_source(patterns: Sequence[str], *, known: tuple[str, ...]) -> "NodeNameSource":
     """Return where the node of a log line is named: in the names of the files where most of these are nodes."""
     from ops_pipelines.lake.node_names import names_of
     from ops_pipelines.resources.config.cluster_config import NodeNameSource
+    from ops_pipelines.resources.log_files import match_files
 
     names = names_of(known)
-    paths = [path for pattern in patterns for path in Path("/").glob(pattern.removeprefix("/"))]
-    stems = [path.name.partition(".")[0] for path in paths]
+    stems = [Path(path).name.partition(".")[0] for path in match_files(patterns)]
     named = sum(names.settle(stem)[1] is False for stem in stems)
     return NodeNameSource.FILE_STEM if named * 2 > len(stems) else NodeNameSource.LINE
 
@@ -260,13 +285,18 @@ def _is_inspected(cluster: "Cluster") -> bool:
 
 
 def find_unseen(cluster: "Cluster") -> tuple[str, ...]:
-    """Return in words which nodes of racks show fewer GPUs in the metrics than they have. Raises SourceError."""
+    """Return in words which nodes of racks show fewer GPUs in the metrics than they have."""
+    from ops_pipelines.core.sources import SourceError
     from ops_pipelines.lake.node_names import fold_host_list
     from ops_pipelines.lake.telemetry import observe_gpus
 
     now, topology = cluster.clock.now(), cluster.rules.topology
     stale_after = cluster.rules.policy.durations.telemetry_stale_after
-    seen = observe_gpus(cluster.telemetry.read_samples(now), at=now, topology=topology, stale_after=stale_after)
+    try:
+        samples = cluster.telemetry.read_samples(now)
+    except SourceError as problem:
+        return (f"telemetry: {problem}",)
+    seen = observe_gpus(samples, at=now, topology=topology, stale_after=stale_after)
     counts = {each.node: len(each.gpus_seen) for each in seen.statuses}
     fewer = {node: counts.get(node, 0) for node in topology.places if counts.get(node, 0) < topology.gpus_per_node}
     dark = [node for node, count in fewer.items() if count == 0]
@@ -281,30 +311,39 @@ def find_unseen(cluster: "Cluster") -> tuple[str, ...]:
 
 
 def place(draft: "Draft", directory: Path, *, is_dry: bool) -> tuple[str, ...]:
-    """Write each file that is not there yet, readable by its owner and group alone; return which were written."""
-    written = []
-    for name, text in draft.files.items():
-        path = directory / name
-        if path.exists() or path.is_symlink():
-            continue
-        written.append(name)
-        if not is_dry:
-            directory.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-    return tuple(written)
+    """Write each file that is not there yet, whole or not at all; return which. Raises PolicyError where that fails.
+
+    Others may read them: the services run as users of their own, and no secret is in them, only names of files.
+    """
+    from ops_pipelines.core.policy import PolicyError
+
+    missing = [name for name in draft.files if not os.path.lexists(directory / name)]
+    try:
+        for name in () if is_dry else missing:
+            directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=directory, encoding="utf-8") as file:
+                file.write(draft.files[name])
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.link(file.name, directory / name)  # Never over a file that came meanwhile.
+    except OSError as problem:
+        raise PolicyError(
+            f"{directory / name} cannot be written: {problem.strerror}; name another directory"
+        ) from problem
+    return tuple(missing)
 
 
-def find_changes(found: Around, directory: Path, *, written: Iterable[str], accounts: Iterable[str]) -> tuple[str, ...]:
-    """Return in words what files that were there already say otherwise. Raises PolicyError if one is wrong."""
+def find_changes(found: Around, directory: Path, *, accounts: Iterable[str]) -> tuple[str, ...]:
+    """Return in words what files that are there already say otherwise. Raises PolicyError if one is wrong."""
     from ops_pipelines.resources.config.cluster_file import read_cluster
     from ops_pipelines.resources.config.drafts import CLUSTER, find_differences
     from ops_pipelines.resources.config.teams_file import read_teams
 
-    if CLUSTER in written:
+    if not (directory / CLUSTER).exists():
         return ()
     ours = read_cluster(directory / CLUSTER)
-    teams = None if ours.teams_path is None else read_teams(ours.teams_path)
+    is_stated = ours.teams_path is not None and ours.teams_path.exists()
+    teams = read_teams(ours.teams_path) if is_stated and ours.teams_path is not None else None
     return tuple(find_differences(ours, found.config, teams=teams, accounts=accounts))
 
 
@@ -389,7 +428,7 @@ def examine(cluster: "Cluster", cluster_file: Path) -> Checkup:
 
     config = read_cluster(cluster_file)
     rules, stated = read_rules(config), read_stated(config)
-    said, problems = _call(cluster, asks_machines=bool(config.fleet.commands) or config.fleet.redfish is not None)
+    said, problems = _call(config, cluster)
     unseen = () if "telemetry" in problems else find_unseen(cluster)
     dangers = [*find_all_cautions(config, rules, stated), *(each.reason for each in find_all_gaps(config, rules))]
     with suppress(SourceError):  # It is among the problems already.
@@ -426,14 +465,14 @@ def next_step(
     for system in ("scheduler", "ledger", "telemetry"):
         if system in problems:
             return f"make the {system} answer, then run this again"
-    others = sorted(problems.keys() - {"fleet"})
+    others = sorted(problems.keys() - {"machines"})
     if others:
         return f"make {', '.join(others)} answer, then run this again"
     if not is_running:
         return "start the three processes of docs/INSTALL.md, then `ops-pipelines status --wait 120`"
     if unseen:
         return "have every node's GPU exporter scraped: nodes without metrics are never repaired or returned"
-    if "fleet" in problems:
+    if "machines" in problems:
         return "name how machines are reached, `fleet` in cluster.yaml: docs/REMEDIATION.md"
     if mode is Mode.OBSERVE:
         return "let it observe for a week, read what it would have done (`ops-pipelines incidents`), then mode: approve"

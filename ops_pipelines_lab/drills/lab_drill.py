@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
+from ops_pipelines_lab.drills.daemon_processes import DaemonError
 from ops_pipelines_lab.drills.lab_act import Act
 from ops_pipelines_lab.drills.lab_acts import (
     AccountingDown,
@@ -155,7 +156,7 @@ class LabDrill:
         """Play a part; return what it was given up for, empty if it came to its end."""
         try:
             play()
-        except (TimeoutError, DrillError) as problem:
+        except (TimeoutError, DaemonError, DrillError) as problem:
             self._view.say(f"given up: {problem}")
             return (f"given up: {problem}",)
         return ()

@@ -43,6 +43,17 @@ PACKAGE_BY_PROGRAM: Mapping[str, str] = {
     "systemd-socket-activate": "systemd",
 }
 """Program -> Debian package. Two more hold plugins only: slurm-wlm-basic-plugins and slurm-wlm-mysql-plugin."""
+_OF_A_PREFIX = (
+    "sbin/slurmctld",
+    "sbin/slurmd",
+    "sbin/slurmdbd",
+    "bin/scontrol",
+    "bin/sinfo",
+    "bin/squeue",
+    "bin/sacctmgr",
+    "bin/srun",
+)
+"""What another Slurm must bring: with a part of it missing, versions would mix in silence."""
 _PLUGIN_PACKAGES = ("slurm-wlm-basic-plugins", "slurm-wlm-mysql-plugin")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SOCKET_PATH_MAX_BYTES = 107
@@ -362,7 +373,11 @@ class SlurmCluster:
     # -- starting --
 
     def _refuse_unusable_machine(self) -> None:
-        missing = find_missing_packages(self.settings.prefix)
+        prefix = self.settings.prefix
+        absent = [each for each in _OF_A_PREFIX if prefix is not None and not (prefix / each).is_file()]
+        if absent:
+            raise SlurmClusterError(f"{prefix} is no installation of Slurm: it lacks {', '.join(absent)}")
+        missing = find_missing_packages(prefix)
         if missing:
             wanted = " ".join((*missing, *_PLUGIN_PACKAGES))
             raise SlurmClusterError(f"programs are missing; run: apt-get install --no-install-recommends {wanted}")

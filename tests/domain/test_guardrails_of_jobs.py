@@ -308,7 +308,8 @@ FELL_OFF = Blow(gpu_count=1, at=NOW)
         ),
         pytest.param(node(NODE, booted_at=ago(60)), (SILENCE,), None, id="answers again after a boot"),
         pytest.param(node(NODE, booted_at=ago(90_000)), (SILENCE, FELL_OFF), None, id="another fault beside"),
-        pytest.param(node(NODE), (), None, id="nothing is known any more"),
+        pytest.param(node(NODE), (Blow(gpu_count=1, at=ago(7200)),), "min_serving", id="another fault before it began"),
+        pytest.param(node(NODE), (), "min_serving", id="nothing is known any more"),
     ],
 )
 def test_a_silence_that_is_over_has_ended_no_replica(

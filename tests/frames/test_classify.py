@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, FirstAction
 from ops_pipelines.observe.logs import classify
-from ops_pipelines.observe.logs.classify import MAX_LINE_BYTES, read_lines
+from ops_pipelines.observe.logs.classify import GUESSES, MAX_LINE_BYTES, read_lines
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from tests.frames.judged_lines import judge, judge_all
 
@@ -203,3 +203,32 @@ def test_categories_of_examples_are_those_of_their_rows() -> None:
     judged = {row["id"]: judge(row["example"]).category for row in rows}
 
     assert {row["id"]: row["category"] for row in rows} == judged
+
+
+@pytest.mark.parametrize(
+    ("line", "action"),
+    [
+        pytest.param("frobnicate: no errors were found", FirstAction.NONE, id="a negated fault"),
+        pytest.param("frobnicate: 0 errors, all disks are online", FirstAction.NONE, id="a count of none"),
+        pytest.param("[INFO] frobnicate failed over as it should", FirstAction.NONE, id="its own level"),
+        pytest.param('level=info msg="frobnicate error budget is full"', FirstAction.NONE, id="its own level, by key"),
+        pytest.param("frobnicate: error: No such device", FirstAction.MONITOR, id="no such is no none"),
+        pytest.param("frobnicate failed: 3 of 8, no route", FirstAction.MONITOR, id="no route"),
+        pytest.param("frobnicate error: failed to get debug info", FirstAction.MONITOR, id="debug info is no level"),
+        pytest.param("frobnicate broken, could not be recovered", FirstAction.MONITOR, id="a negated success"),
+        pytest.param("frobnicate: 0 succeeded, 12 failed", FirstAction.MONITOR, id="nobody succeeded"),
+        pytest.param("LustreFrobnicate: unable to talk", FirstAction.INVESTIGATE_STORAGE, id="storage"),
+        pytest.param("slurmd: error: frobnication is broken", FirstAction.FIX_SOFTWARE, id="scheduler"),
+        pytest.param("mlx5_0: frobnication is broken", FirstAction.INVESTIGATE_FABRIC, id="fabric"),
+        pytest.param("acme.errors.FrobnicationError: broken", FirstAction.FIX_APP, id="program"),
+    ],
+)
+def test_a_guess_is_by_level_subsystem_and_words(line: str, action: FirstAction) -> None:
+    verdict = judge(line)
+
+    assert verdict.signature is None
+    assert verdict.actions[0] is action
+
+
+def test_no_guess_is_stronger_than_a_look() -> None:
+    assert DESTRUCTIVE_ACTIONS.isdisjoint(action for guess in GUESSES for action in guess.actions)

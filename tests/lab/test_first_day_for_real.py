@@ -117,6 +117,50 @@ def test_what_is_not_named_is_asked_for(site: Site, tmp_path: Path, words: tuple
     assert not (tmp_path / "ops").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--prometheus", "localhost:9090", "--logs", "/x"),
+        ("--prometheus", "http://:9090", "--logs", "/x"),
+        ("--exporters", "http://gpu:9400/metrics", "--logs", "/x"),
+        (
+            "--prometheus",
+            "http://127.0.0.1:1",
+            "--logs",
+            "/x",
+            "--bmc",
+            "https://{node}",
+            "--bmc-user",
+            "u",
+            "--bmc-password-file",
+            "/none",
+        ),
+    ],
+)
+def test_an_option_that_no_file_can_hold_is_named(site: Site, tmp_path: Path, words: tuple[str, ...]) -> None:
+    conf = ("--slurm-conf", str(site.slurm.settings.slurm_conf))
+    answer = call(site, "init", str(tmp_path / "ops"), *words, *conf)
+
+    assert (answer.exit_code, answer.exception.__class__) == (2, SystemExit), answer.output
+    assert "correct the option" in answer.stderr
+    assert not (tmp_path / "ops").exists()
+
+
+def test_a_directory_that_cannot_be_written_is_named(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "ops").write_text("a file")
+
+    answer = init(site, tmp_path / "ops")
+
+    assert answer.exit_code == 2
+    assert "cannot be written" in answer.stderr
+
+
+def test_the_files_can_be_read_by_the_services(site: Site, tmp_path: Path) -> None:
+    init(site, tmp_path / "ops")
+
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "ops").iterdir()} == {0o644}
+
+
 def test_systems_that_do_not_answer_are_blind_and_the_rest_is_written(site: Site, tmp_path: Path) -> None:
     where = ("--prometheus", "http://127.0.0.1:1", "--logs", str(tmp_path / "none" / "*.log"))
     answer = call(site, "init", str(tmp_path), *where, "--slurm-conf", str(site.slurm.settings.slurm_conf))

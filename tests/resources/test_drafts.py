@@ -129,6 +129,15 @@ def test_words_of_systems_stay_words(tmp_path: Path) -> None:
     assert [each.partition(" '")[0] for each in draft.left_out] == ["account", "GPU type", "switch"]
 
 
+def test_a_slurm_without_accounts_gives_no_file_of_teams(tmp_path: Path) -> None:
+    draft = draft_files(replace(SURVEY, accounts={}), POINTED, Learned(scrape_seconds=1_200), now=NOW)
+
+    assert "teams.yaml" not in draft.files
+    config = read(tmp_path, draft)
+    assert config.teams_path is None
+    assert config.telemetry.look_back.total_seconds() == 3_600
+
+
 def test_every_way_to_be_pointed_gives_files_that_can_be_read(tmp_path: Path) -> None:
     password = tmp_path / "bmc.password"
     password.write_text("secret\n")

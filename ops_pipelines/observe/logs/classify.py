@@ -170,18 +170,24 @@ _FAULT_WORDS = re.compile(
     rb"|backtrace|traceback|leak\w*|disconnected|offline)\b|\b\w{3,40}(?:Error|Exception|Timeout)\b"
 )
 _CALM_LEVEL = re.compile(
-    rb"(?i)\b(?:level|severity|lvl)[\"']?[=:] ?[\"']?(?:info|debug|trace)\b"
+    rb"(?i:\b(?:level|severity|lvl)[\"']?[=:] ?[\"']?(?:info|debug|trace)\b)"
     rb"|(?:^|[ \]|:])[\[<(]?(?:INFO|DEBUG|TRACE|debug[1-5])[\]>)]?(?:[ :|]|$)"
     rb"|(?:^|[ \]])I\d{4} \d\d:\d\d:\d\d|\[I\d{0,6} |NCCL INFO "
 )
 """A program that gives its line a level knows best: what it calls information is no trouble."""
 _CALM_WORDS = re.compile(
     rb"(?i)\b(?:no|0|zero|without) (?:\w+ ){0,3}(?:errors?|failures?|faults?|problems?)\b"
-    rb"|\b(?:errors?|failures?|faults?|failed)[\"']?[ =:]{1,3}(?:0|none|no|false)\b|\bsuccess\w*|\bsucceeded\b"
+    rb"|\b(?:errors?|failures?|faults?|failed)[\"']?[ =:]{1,3}(?:0|none|false)\b(?! of)"
+    rb"|(?<!not )\bsuccess\w*|[1-9]\d* succeeded"
     rb"|\b(?:is|are|now|has been|been) (?:enabled|available|restored|healthy|online|recovered|up)\b"
-    rb"|\brecovered\b|\b(?:initiali[sz]ed|registered|loaded|enabled)\.?$|\bPASS(?:ED)?\b"
+    rb"|\b(?:initiali[sz]ed|registered|loaded|enabled)\.?$|\bPASS(?:ED)?\b"
     rb"|\berror (?:handling|reporting|correction|injection|decoding|logging|collector)\b"
 )
+_NEGATED = re.compile(
+    rb"(?i)\b(?:not|cannot|can't|couldn't|never)(?: yet| be| been| was)? "
+    rb"(?:recover|success|enabl|availab|restor|loaded)"
+)
+"""Words of success that a line denies."""
 
 
 class _Guess(NamedTuple):
@@ -197,7 +203,7 @@ def _guess(component: str, words: bytes, *actions: FirstAction, confidence: floa
     return _Guess(component, re.compile(words), actions, confidence)
 
 
-_GUESSES = (
+GUESSES = (
     _guess(
         "storage",
         rb"Lustre|LNet|ptlrpc|ldlm|(?i:\bnfsd?[:4]|\bNFS\b|\brpc\.|\bsunrpc|\bmmfs|\bgpfs|\bbeegfs|\bwekafs|\bweka|\blibceph|\bceph"
@@ -259,9 +265,10 @@ _GUESSES = (
 
 def _guess_of(text: bytes) -> tuple[str, str, tuple[FirstAction, ...], float]:
     """Return the verdict on a line that no row names, by its level, its subsystem and its words."""
-    if not _FAULT_WORDS.search(text) or _CALM_LEVEL.search(text) or _CALM_WORDS.search(text):
+    is_calm = _CALM_LEVEL.search(text) or (_CALM_WORDS.search(text) and not _NEGATED.search(text))
+    if is_calm or not _FAULT_WORDS.search(text):
         return UNKNOWN_WITHOUT
-    for each in _GUESSES:
+    for each in GUESSES:
         if each.words.search(text):
             return GUESSED, each.component, each.actions, each.confidence
     return UNKNOWN_WITH_FAULT_WORDS

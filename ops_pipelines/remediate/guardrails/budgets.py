@@ -18,7 +18,6 @@ from ops_pipelines.core.policy import Policy
 from ops_pipelines.core.proof import Authority, Refusal, never, wait
 from ops_pipelines.remediate.guardrails.consents import marked_by_rollouts
 from ops_pipelines.remediate.guardrails.facts import (
-    Blow,
     Case,
     ClusterFacts,
     Rule,
@@ -341,7 +340,7 @@ def keeps_requeue_limit(case: Case) -> Refusal | None:
 
 def keeps_hourly_loss(case: Case) -> Refusal | None:
     """Judge a hold by the GPU-hours that our holds of the last hour threw away; what is unknown counts as the most."""
-    if case.action.verb is not Verb.HOLD or is_taken_by_its_fault(case):
+    if case.action.verb is not Verb.HOLD or is_taken_by_its_fault(case.action, case.job, case.facts):
         return None
     cap, loss = case.policy.blast_caps.max_gpu_hours_per_hour, _charge(case.job, case.facts)
     lost = lost_within_hour(case.facts, but=frozenset({case.action.attempt}))
@@ -395,7 +394,11 @@ def _whole_age(began_at: datetime, ended_at: datetime, *, gpu_count: int) -> flo
 
 def keeps_service(case: Case) -> Refusal | None:
     """Judge a hold of a replica by those that continue serving. One that serves nobody takes nothing away."""
-    if case.action.verb is not Verb.HOLD or not case.job.service or is_taken_by_its_fault(case):
+    if (
+        case.action.verb is not Verb.HOLD
+        or not case.job.service
+        or is_taken_by_its_fault(case.action, case.job, case.facts)
+    ):
         return None
     serving = serving_replicas(case.job, case.facts)
     others = [each for each in serving if each.job != case.job.job]
@@ -421,14 +424,10 @@ def serving_replicas(job: JobStatus, facts: ClusterFacts) -> tuple[JobStatus, ..
             there = sorted(
                 each.job
                 for each in running
-                if name in each.nodes and each.job != job.job and each.job not in in_doubt and _may_have_hit(blow, each)
+                if name in each.nodes and each.job != job.job and each.job not in in_doubt and blow.may_have_hit(each)
             )
             in_doubt.update(there[: blow.gpu_count])
     return tuple(each for each in running if each.job not in in_doubt)
-
-
-def _may_have_hit(blow: Blow, replica: JobStatus) -> bool:
-    return blow.at is None or replica.started_at is None or replica.started_at <= blow.at
 
 
 def running_replicas(job: JobStatus, facts: ClusterFacts) -> tuple[JobStatus, ...]:

@@ -42,6 +42,10 @@ class Blow:
     is_silence: bool = False
     """Nothing is known of the node but that it did not answer: it may have been a cable, and the jobs may work on."""
 
+    def may_have_hit(self, job: JobStatus) -> bool:
+        """Return whether a job on the node had started when it was last seen."""
+        return self.at is None or job.started_at is None or job.started_at <= self.at
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
@@ -367,19 +371,19 @@ def has_died_with_its_node(case: Case) -> bool:
     return case.action.has_ended and is_cut_off(case.job, case.facts)
 
 
-def is_taken_by_its_fault(case: Case) -> bool:
-    """Return whether a hold takes nothing away because the fault has: the plan knew it so, and nothing shows otherwise.
+def is_taken_by_its_fault(action: Action, job: JobStatus, facts: ClusterFacts) -> bool:
+    """Return whether a hold takes nothing away because the fault has: the plan knew it so, and it shows even now.
 
     A node that answers again shows otherwise where silence was all that was known of it, unless it has booted since
     the attempt began: a suspended process may carry out minutes later what was true when it was planned.
     """
-    job = case.job
-    blows = [blow for name in job.nodes for blow in case.facts.stricken.get(name, ())]
-    if not case.action.has_ended or is_cut_off(job, case.facts) or not blows:
-        return case.action.has_ended
-    booted = [case.facts.nodes[name].booted_at for name in job.nodes if name in case.facts.nodes]
-    has_booted = any(at is not None and job.started_at is not None and at > job.started_at for at in booted)
-    return has_booted or not all(blow.is_silence for blow in blows)
+    if not action.has_ended or is_cut_off(job, facts):
+        return action.has_ended
+    booted = [facts.nodes[name].booted_at for name in job.nodes if name in facts.nodes]
+    if job.started_at is not None and any(at is not None and at > job.started_at for at in booted):
+        return True
+    blows = (blow for name in job.nodes for blow in facts.stricken.get(name, ()))
+    return any(not blow.is_silence and blow.may_have_hit(job) for blow in blows)
 
 
 def is_done(

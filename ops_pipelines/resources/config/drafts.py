@@ -31,6 +31,8 @@ reset_gpu: [{_SSH}, nvidia-smi, --gpu-reset, -i, '{{gpu}}.0']
 reboot: [{_SSH}, systemctl, --no-block, reboot]
 """
 _MOST_SHOWN = 8
+_MOST_GPUS = 1_000_000
+"""A limit beyond it is none."""
 _Key = TypeVar("_Key")
 
 
@@ -90,11 +92,13 @@ def draft_files(survey: SlurmSurvey, pointed: Pointed, learned: Learned, *, now:
     per_node = Counter(each.gpu_count for each in gpu_nodes).most_common(1)[0][0]
     kept = [each for each in gpu_nodes if each.gpu_count == per_node]
     assumed = [f"racks: {_assumed_of_racks(survey)}"]
+    teams = list(_teams(survey, now=now))
     files = {
-        CLUSTER: _cluster(survey, pointed, learned, nodes=kept, now=now, assumed=assumed),
+        CLUSTER: _cluster(survey, pointed, learned, nodes=kept, has_teams=bool(teams), now=now, assumed=assumed),
         POLICY: _policy(len(kept), learned, assumed),
-        TEAMS: _teams(survey, now=now),
     }
+    if teams:
+        files[TEAMS] = _TEAMS_HEAD + yaml.safe_dump({"teams": teams}, sort_keys=False, allow_unicode=True)
     return Draft(files=files, assumed=tuple(assumed), left_out=(*_left_out(survey.nodes, per_node), *unusable))
 
 
@@ -103,8 +107,9 @@ def _usable(survey: SlurmSurvey) -> tuple[SlurmSurvey, tuple[str, ...]]:
     left_out: list[str] = []
 
     def kept(kind: str, shape: Any, names: Mapping[_Key, str]) -> dict[_Key, str]:
-        good = {key: name for key, name in names.items() if _fits(name, shape)}
-        odd = sorted({name for name in names.values() if not _fits(name, shape)})
+        adapter = TypeAdapter(shape)
+        odd = sorted(name for name in set(names.values()) if not _fits(name, adapter))
+        good = {key: name for key, name in names.items() if name not in odd}
         left_out.extend(f"{kind} {name[:80]!r}: no name that cluster.yaml or teams.yaml can hold" for name in odd)
         return good
 
@@ -112,7 +117,8 @@ def _usable(survey: SlurmSurvey) -> tuple[SlurmSurvey, tuple[str, ...]]:
     types = kept("GPU type", GpuTypeName, {each.node: each.gpu_type for each in survey.nodes})
     usable = replace(
         survey,
-        cluster_name=survey.cluster_name if _fits(survey.cluster_name, Name) else "",
+        cluster_name=survey.cluster_name if _fits(survey.cluster_name, TypeAdapter(Name)) else "",
+        version="".join(each for each in survey.version if each.isprintable())[:40],
         nodes=tuple(replace(each, gpu_type=types.get(each.node, "")) for each in survey.nodes),
         leaves=kept("switch", Name, survey.leaves),
         blocks=kept("block", Name, survey.blocks),
@@ -121,9 +127,9 @@ def _usable(survey: SlurmSurvey) -> tuple[SlurmSurvey, tuple[str, ...]]:
     return usable, tuple(left_out)
 
 
-def _fits(name: str, shape: Any) -> bool:
+def _fits(name: str, adapter: TypeAdapter[str]) -> bool:
     try:
-        TypeAdapter(shape).validate_python(name)
+        adapter.validate_python(name)
     except ValidationError:
         return False
     return True
@@ -184,6 +190,7 @@ def _cluster(
     learned: Learned,
     *,
     nodes: Sequence[SurveyedNode],
+    has_teams: bool,
     now: datetime,
     assumed: list[str],
 ) -> str:
@@ -197,7 +204,9 @@ def _cluster(
             "Ledger, messages, cursors and the lake; relative to this file.",
             state_directory=str(pointed.state_directory or "state"),
         ),
-        _values("What is allowed, and what was agreed with teams.", policy=POLICY, teams=TEAMS),
+        _values(
+            "What is allowed, and what was agreed with teams.", policy=POLICY, **({"teams": TEAMS} if has_teams else {})
+        ),
         _values("Of each node; others are in no rack.", gpus_per_node=nodes[0].gpu_count),
         f"# Assumed: {_assumed_of_racks(survey)}. Power feeds and models are not known to Slurm: add\n"
         f"# `power_feed` and `model` where you roll out or pay by model.\nracks:\n{_indented(racks, by=2)}",
@@ -228,7 +237,7 @@ def _telemetry(pointed: Pointed, learned: Learned, assumed: list[str], *, nodes:
         step = max((each for each in (1, 2, 5, 10, 15, 20, 30, 60) if each <= learned.scrape_seconds), default=1)
         words = f"It scrapes GPU exporters every {learned.scrape_seconds} s."
     telemetry: dict[str, object] = {"kind": "prometheus", "url": pointed.prometheus_url, "step_seconds": step}
-    telemetry["look_back_seconds"] = max(120, 4 * (learned.scrape_seconds or 15))
+    telemetry["look_back_seconds"] = min(3_600, max(120, 4 * (learned.scrape_seconds or 15)))
     if pointed.labels:
         telemetry["labels"] = dict(pointed.labels)
     return _values(words, telemetry=telemetry)
@@ -287,8 +296,14 @@ def _policy(node_count: int, learned: Learned, assumed: list[str]) -> str:
     )
 
 
-def _teams(survey: SlurmSurvey, *, now: datetime) -> str:
-    entries: list[dict[str, object]] = []
+_TEAMS_HEAD = """\
+# The accounts that Slurm has. What each was promised no system knows: until you state `guarantee`, nothing
+# is. `cap` is the limit on GPUs that Slurm holds it to today. Every key: teams.yaml of the source.
+timezone: UTC  # Assumed.
+"""
+
+
+def _teams(survey: SlurmSurvey, *, now: datetime) -> Iterator[Mapping[str, object]]:
     for name, account in sorted(survey.accounts.items()):
         if account.parent is None:
             continue  # root
@@ -299,16 +314,11 @@ def _teams(survey: SlurmSurvey, *, now: datetime) -> str:
         contracts = [
             {"from": now.date(), "until": None, "gpu_type": str(gpu_type), "guarantee": 0, "cap": limit}
             for gpu_type, limit in sorted(account.limits.items())
+            if limit <= _MOST_GPUS
         ]
         if contracts:
             entry["contracts"] = contracts
-        entries.append(entry)
-    head = (
-        "# The accounts that Slurm has. What each was promised no system knows: until you state `guarantee`, nothing\n"
-        "# is. `cap` is the limit on GPUs that Slurm holds it to today. Every key: teams.yaml of the source.\n"
-        "timezone: UTC  # Assumed.\n"
-    )
-    return head + yaml.safe_dump({"teams": entries}, sort_keys=False, allow_unicode=True)
+        yield entry
 
 
 def _values(comment: str, **values: object) -> str:

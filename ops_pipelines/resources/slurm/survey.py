@@ -5,13 +5,14 @@ files is `resources.config.drafts`' matter.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.identity import NodeName, parse_node_name
+from ops_pipelines.core.observation import Rejected
 from ops_pipelines.core.proposal import TeamName
 from ops_pipelines.core.scheduler import AccountQuota
 from ops_pipelines.core.sources import SourceError
@@ -55,8 +56,8 @@ class SlurmSurvey:
 def survey_slurm(*, slurm_conf: Path | None, clock: Clock, run: RunCommand = run_scheduler_command) -> SlurmSurvey:
     """Return what Slurm says of itself. Raises SourceError where it does not even list its nodes."""
     client = SlurmClient(run=run, slurm_conf=slurm_conf)
-    nodes = _nodes(client)
-    problems: list[str] = []
+    nodes, rejected = _nodes(client)
+    problems = [f"{each.position}: {each.reason}" for each in rejected]
 
     def told(what: str, ask: Callable[[], _Told], otherwise: _Told) -> _Told:
         try:
@@ -71,6 +72,7 @@ def survey_slurm(*, slurm_conf: Path | None, clock: Clock, run: RunCommand = run
     # Without a plugin that knows one, some versions print nothing and others refuse: both mean that there is none.
     if not settings.get("TopologyPlugin", "topology/none").endswith(("/none", "/default", "/flat")):
         topology = told("topology", lambda: _ask(client, "scontrol", "show", "topology"), "")
+    nowhere: Mapping[NodeName, str] = {}
     nobody: Mapping[TeamName, AccountQuota] = {}
     quotas = SlurmQuotas(clock=clock, slurm_conf=slurm_conf, run=run)
     accounts = told("accounts", lambda: quotas.read().accounts, nobody)
@@ -78,8 +80,8 @@ def survey_slurm(*, slurm_conf: Path | None, clock: Clock, run: RunCommand = run
         cluster_name=settings.get("ClusterName", ""),
         version=settings.get("SLURM_VERSION", ""),
         nodes=nodes,
-        leaves=dict(_places(topology, _LEAF)),
-        blocks=dict(_places(topology, _BLOCK)),
+        leaves=told("switches", lambda: _places(topology, _LEAF), nowhere),
+        blocks=told("blocks", lambda: _places(topology, _BLOCK), nowhere),
         accounts=accounts,
         problems=tuple(problems),
     )
@@ -89,7 +91,7 @@ def _ask(client: SlurmClient, *argv: str) -> str:
     return client.send(*argv, limit=Limit()).stdout
 
 
-def _nodes(client: SlurmClient) -> tuple[SurveyedNode, ...]:
+def _nodes(client: SlurmClient) -> tuple[tuple[SurveyedNode, ...], tuple[Rejected, ...]]:
     limit = Limit()
     argv = node_listing(client.read_version(limit))
     found: list[SurveyedNode] = []
@@ -105,12 +107,10 @@ def _nodes(client: SlurmClient) -> tuple[SurveyedNode, ...]:
             )
         )
 
-    read_rows(client.send(*argv, limit=limit).stdout, key="nodes", source=" ".join(argv), take=take)
-    return tuple(sorted(found, key=lambda each: each.node))
+    rejected = read_rows(client.send(*argv, limit=limit).stdout, key="nodes", source=" ".join(argv), take=take)
+    return tuple(sorted(found, key=lambda each: each.node)), rejected
 
 
-def _places(topology: str, line: re.Pattern[str]) -> Iterator[tuple[NodeName, str]]:
-    for each in topology.splitlines():
-        found = line.match(each.strip())
-        if found is not None:
-            yield from ((node, found[1]) for node in expand_host_list(found[2]))
+def _places(topology: str, line: re.Pattern[str]) -> Mapping[NodeName, str]:
+    found = [match for each in topology.splitlines() if (match := line.match(each.strip())) is not None]
+    return {node: match[1] for match in found for node in expand_host_list(match[2])}
