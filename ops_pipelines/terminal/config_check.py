@@ -1,6 +1,7 @@
 """What `check-config` asks beside the files themselves: nodes that answer, limits that fit, capacity that is stated."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from zoneinfo import ZoneInfo
 
 from ops_pipelines.clock import Clock, SystemClock
-from ops_pipelines.core.cluster import NOT_OFFERED, Cluster
+from ops_pipelines.core.cluster import NOT_OFFERED, Cluster, SiteMeans
 from ops_pipelines.core.entries import LedgerError
 from ops_pipelines.core.identity import NodeName
 from ops_pipelines.core.plan import Rules
@@ -102,6 +103,61 @@ def find_fleet_gaps(fleet: FleetConfig) -> tuple[str, ...]:
 def call_the_roll(cluster: Cluster, *, limits: Callable[[], str] | None = None) -> tuple[SystemCheck, ...]:
     """Return the answer of every system, the ledger last. `limits` asks for those of teams, if there are any."""
     return tuple(_ask(system, question) for system, question in _questions(cluster, limits))
+
+
+def ask_all(config: ClusterConfig, cluster: Cluster) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return what each system answered, and what is wrong with those that did not."""
+    from ops_pipelines.resources.config.cluster_config import offered_means
+
+    offered = offered_means(config.fleet)
+    is_inspecting = SiteMeans.INSPECT in offered
+    answers = [each for each in call_the_roll(cluster) if is_inspecting or each.system != "fleet"]
+    said = {each.system: each.said for each in answers if each.problem is None}
+    problems = {each.system: each.problem for each in answers if each.problem is not None}
+    if SiteMeans.POWER in offered:
+        power = _ask_power(cluster)
+        (said if power else problems)["power"] = power or "no node's power switch answers: silent nodes stay unfenced"
+    if not offered:
+        problems["machines"] = "no way to them is named, so nothing is ever reset, rebooted or fenced; --ssh, --bmc"
+    return said, problems
+
+
+def _ask_power(cluster: Cluster) -> str:
+    """Return what the first power switch of a few says; empty if none answers: it is the fence of a silent node."""
+    for node in sorted(cluster.rules.topology.places)[:_ASKED_NODE_COUNT]:
+        with suppress(SourceError):
+            return f"answers: {node} is {cluster.fleet.power_state(node).value}"
+    return ""
+
+
+def is_fleet_answering(cluster: Cluster) -> bool:
+    """Return whether one of a few nodes was inspected."""
+    return _ask("fleet", partial(_ask_fleet, cluster)).problem is None
+
+
+def find_unseen(cluster: Cluster) -> tuple[str, ...]:
+    """Return in words which nodes of racks show fewer GPUs in the metrics than they have."""
+    from ops_pipelines.lake.node_names import fold_host_list
+    from ops_pipelines.lake.telemetry import observe_gpus
+
+    now, topology = cluster.clock.now(), cluster.rules.topology
+    stale_after = cluster.rules.policy.durations.telemetry_stale_after
+    try:
+        samples = cluster.telemetry.read_samples(now)
+    except SourceError as problem:
+        return (f"telemetry: {problem}",)
+    seen = observe_gpus(samples, at=now, topology=topology, stale_after=stale_after)
+    counts = {each.node: len(each.gpus_seen) for each in seen.statuses}
+    fewer = {node: counts.get(node, 0) for node in topology.places if counts.get(node, 0) < topology.gpus_per_node}
+    dark = [node for node, count in fewer.items() if count == 0]
+    partly = sorted(fewer.keys() - set(dark))
+    found = []
+    if dark:
+        found.append(f"telemetry: no GPU metrics of {len(dark)} node(s): {fold_host_list(dark)[:200]}")
+    if partly:
+        wanted = topology.gpus_per_node
+        found.append(f"telemetry: fewer than {wanted} GPUs on {len(partly)} node(s): {fold_host_list(partly)[:200]}")
+    return tuple(found)
 
 
 def _questions(cluster: Cluster, limits: Callable[[], str] | None) -> Iterator[tuple[str, Callable[[], str]]]:

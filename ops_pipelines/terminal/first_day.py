@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _SELECTING_LABELS = ("cluster", "slurm_cluster", "site", "datacenter")
 """By which shared stores distinguish clusters, as a rule."""
-_TRIED_NODES = 3
 
 
 # -- init --
@@ -142,6 +141,7 @@ class Around:
 def look_around(survey: "SlurmSurvey", pointed: "Pointed", *, tries_ssh: bool, now: datetime) -> Around:
     """Draft, ask every system by the draft, and draft again with what they showed. Raises NothingToDraft."""
     from ops_pipelines.resources.config.drafts import Learned, draft_files
+    from ops_pipelines.terminal.config_check import ask_all, find_unseen
 
     state_directory = pointed.state_directory
     pointed = replace(pointed, state_directory=None)  # What is tried here leaves nothing there.
@@ -150,7 +150,7 @@ def look_around(survey: "SlurmSurvey", pointed: "Pointed", *, tries_ssh: bool, n
         config, cluster = _open(first, Path(scratch, "first"))
         learned, pointed = _learn(config, cluster, pointed, tries_ssh=tries_ssh)
         config, cluster = _open(draft_files(survey, pointed, learned, now=now), Path(scratch, "second"))
-        answers, problems = _call(config, cluster)
+        answers, problems = ask_all(config, cluster)
         unseen = () if "telemetry" in problems else find_unseen(cluster)
     draft = draft_files(survey, replace(pointed, state_directory=state_directory), learned, now=now)
     blind = (*(f"{system}: {problem}" for system, problem in problems.items()), *unseen, *survey.problems)
@@ -179,35 +179,6 @@ def _open(draft: "Draft", directory: Path) -> "tuple[ClusterConfig, Cluster]":
         raise PolicyError(f"no files can be made of what was named; correct the option. {words}") from problem
 
 
-def _call(config: "ClusterConfig", cluster: "Cluster") -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return what each system answered, and what is wrong with those that did not."""
-    from ops_pipelines.core.cluster import SiteMeans
-    from ops_pipelines.resources.config.cluster_config import offered_means
-    from ops_pipelines.terminal.config_check import call_the_roll
-
-    offered = offered_means(config.fleet)
-    is_inspecting = SiteMeans.INSPECT in offered
-    answers = [each for each in call_the_roll(cluster) if is_inspecting or each.system != "fleet"]
-    said = {each.system: each.said for each in answers if each.problem is None}
-    problems = {each.system: each.problem for each in answers if each.problem is not None}
-    if SiteMeans.POWER in offered:
-        power = _ask_power(cluster)
-        (said if power else problems)["power"] = power or "no node's power switch answers: silent nodes stay unfenced"
-    if not offered:
-        problems["machines"] = "no way to them is named, so nothing is ever reset, rebooted or fenced; --ssh, --bmc"
-    return said, problems
-
-
-def _ask_power(cluster: "Cluster") -> str:
-    """Return what the first power switch of a few says; empty if none answers: it is the fence of a silent node."""
-    from ops_pipelines.core.sources import SourceError
-
-    for node in sorted(cluster.rules.topology.places)[:_TRIED_NODES]:
-        with suppress(SourceError):
-            return f"answers: {node} is {cluster.fleet.power_state(node).value}"
-    return ""
-
-
 def _learn(
     config: "ClusterConfig", cluster: "Cluster", pointed: "Pointed", *, tries_ssh: bool
 ) -> "tuple[Learned, Pointed]":
@@ -215,6 +186,7 @@ def _learn(
     from ops_pipelines.lake.telemetry import watched_metrics
     from ops_pipelines.resources.config.drafts import Learned
     from ops_pipelines.resources.prometheus import read_scrape_seconds
+    from ops_pipelines.terminal.config_check import is_fleet_answering
 
     scrape_seconds = None
     if pointed.prometheus_url is not None:
@@ -231,7 +203,7 @@ def _learn(
         Learned(
             scrape_seconds=scrape_seconds,
             node_name_source=_name_source(pointed.log_paths, known=tuple(config.topology.places)),
-            is_ssh_answering=tries_ssh and _is_inspected(cluster),
+            is_ssh_answering=tries_ssh and is_fleet_answering(cluster),
         ),
         pointed,
     )
@@ -269,45 +241,6 @@ def _name_source(patterns: Sequence[str], *, known: tuple[str, ...]) -> "NodeNam
     stems = [Path(path).name.partition(".")[0] for path in match_files(patterns)]
     named = sum(names.settle(stem)[1] is False for stem in stems)
     return NodeNameSource.FILE_STEM if named * 2 > len(stems) else NodeNameSource.LINE
-
-
-def _is_inspected(cluster: "Cluster") -> bool:
-    """Return whether one of a few nodes answers: a single one may be broken."""
-    from ops_pipelines.core.sources import SourceError
-
-    for node in sorted(cluster.rules.topology.places)[:_TRIED_NODES]:
-        try:
-            cluster.fleet.inspect(node)
-        except SourceError:
-            continue
-        return True
-    return False
-
-
-def find_unseen(cluster: "Cluster") -> tuple[str, ...]:
-    """Return in words which nodes of racks show fewer GPUs in the metrics than they have."""
-    from ops_pipelines.core.sources import SourceError
-    from ops_pipelines.lake.node_names import fold_host_list
-    from ops_pipelines.lake.telemetry import observe_gpus
-
-    now, topology = cluster.clock.now(), cluster.rules.topology
-    stale_after = cluster.rules.policy.durations.telemetry_stale_after
-    try:
-        samples = cluster.telemetry.read_samples(now)
-    except SourceError as problem:
-        return (f"telemetry: {problem}",)
-    seen = observe_gpus(samples, at=now, topology=topology, stale_after=stale_after)
-    counts = {each.node: len(each.gpus_seen) for each in seen.statuses}
-    fewer = {node: counts.get(node, 0) for node in topology.places if counts.get(node, 0) < topology.gpus_per_node}
-    dark = [node for node, count in fewer.items() if count == 0]
-    partly = sorted(fewer.keys() - set(dark))
-    found = []
-    if dark:
-        found.append(f"telemetry: no GPU metrics of {len(dark)} node(s): {fold_host_list(dark)[:200]}")
-    if partly:
-        wanted = topology.gpus_per_node
-        found.append(f"telemetry: fewer than {wanted} GPUs on {len(partly)} node(s): {fold_host_list(partly)[:200]}")
-    return tuple(found)
 
 
 def place(draft: "Draft", directory: Path, *, is_dry: bool) -> tuple[str, ...]:
@@ -423,12 +356,18 @@ def examine(cluster: "Cluster", cluster_file: Path) -> Checkup:
     from ops_pipelines.remediate.oversight import vital_signs
     from ops_pipelines.remediate.timeliness import find_objections
     from ops_pipelines.resources.config.cluster_file import read_cluster
-    from ops_pipelines.terminal.config_check import find_all_cautions, find_all_gaps, read_stated
+    from ops_pipelines.terminal.config_check import (
+        ask_all,
+        find_all_cautions,
+        find_all_gaps,
+        find_unseen,
+        read_stated,
+    )
     from ops_pipelines.wiring import read_rules
 
     config = read_cluster(cluster_file)
     rules, stated = read_rules(config), read_stated(config)
-    said, problems = _call(config, cluster)
+    said, problems = ask_all(config, cluster)
     unseen = () if "telemetry" in problems else find_unseen(cluster)
     dangers = [*find_all_cautions(config, rules, stated), *(each.reason for each in find_all_gaps(config, rules))]
     with suppress(SourceError):  # It is among the problems already.

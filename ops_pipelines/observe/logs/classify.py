@@ -196,11 +196,10 @@ class _Guess(NamedTuple):
     component: str
     words: re.Pattern[bytes]
     actions: tuple[FirstAction, ...]
-    confidence: float
 
 
-def _guess(component: str, words: bytes, *actions: FirstAction, confidence: float) -> _Guess:
-    return _Guess(component, re.compile(words), actions, confidence)
+def _guess(component: str, words: bytes, *actions: FirstAction) -> _Guess:
+    return _Guess(component, re.compile(words), actions)
 
 
 GUESSES = (
@@ -210,14 +209,12 @@ GUESSES = (
         rb"|\brbd\d|\bcvmfs|\bs3fs|\bgoofys|\bautomount)",
         FirstAction.INVESTIGATE_STORAGE,
         FirstAction.MONITOR,
-        confidence=0.4,
     ),
     _guess(
         "scheduler",
         rb"\b(?:slurm\w{0,4}|srun|sbatch|salloc|sacct\w*|munged?|pyxis|enroot)\b",
         FirstAction.FIX_SOFTWARE,
         FirstAction.MONITOR,
-        confidence=0.4,
     ),
     _guess(
         "fabric",
@@ -225,7 +222,6 @@ GUESSES = (
         rb"|(?i:opensm|infiniband|\bibdiag|\bufm\b|NET/IB|\bswitch\b.{0,40}\bport\b)",
         FirstAction.INVESTIGATE_FABRIC,
         FirstAction.MONITOR,
-        confidence=0.4,
     ),
     _guess(
         "container",
@@ -233,14 +229,12 @@ GUESSES = (
         rb"|gpu-operator|\bkube)",
         FirstAction.FIX_SOFTWARE,
         FirstAction.MONITOR,
-        confidence=0.4,
     ),
     _guess(
         "host",
         rb"\b(?:systemd|sssd|nslcd|chronyd|ntpd|sshd|crond|CRON|rsyslogd|dbus-daemon|NetworkManager|dhclient)(?:\[|:)",
         FirstAction.FIX_SOFTWARE,
         FirstAction.MONITOR,
-        confidence=0.4,
     ),
     _guess(
         "hardware",
@@ -248,7 +242,6 @@ GUESSES = (
         rb"|\bAER\b|\bDMAR|\bEXT4-fs|\bXFS\b|\bBTRFS|\bipmi|\bACPI\b|\bkernel: |^\[ *\d+\.\d+\]",
         FirstAction.MONITOR,
         FirstAction.NONE,
-        confidence=0.4,
     ),
     _guess(
         "application",
@@ -257,7 +250,6 @@ GUESSES = (
         FirstAction.FIX_APP,
         FirstAction.RESTART_JOB,
         FirstAction.MONITOR,
-        confidence=0.4,
     ),
 )
 """In the order in which they are asked. None is stronger than a look: a guess takes no node out of service."""
@@ -270,7 +262,7 @@ def _guess_of(text: bytes) -> tuple[str, str, tuple[FirstAction, ...], float]:
         return UNKNOWN_WITHOUT
     for each in GUESSES:
         if each.words.search(text):
-            return GUESSED, each.component, each.actions, each.confidence
+            return GUESSED, each.component, each.actions, _GUESS_CONFIDENCE
     return UNKNOWN_WITH_FAULT_WORDS
 
 
@@ -294,6 +286,7 @@ _RELAYED = re.compile(r"\bxid(?:[ _-]error)?s?[ :=#]{1,3}(\d{1,3})\b", re.IGNORE
 _UNREADABLE_SHARE = 0.3
 """# Assumption: as `log_kinds.is_binary` draws the line; a few bad bytes in a line do not hide its words."""
 _UNKNOWN_CODE_CONFIDENCE = 0.5
+_GUESS_CONFIDENCE = 0.4
 _CODE_CONFIDENCE = 0.9
 _DISPUTED_CONFIDENCE = 0.8
 
