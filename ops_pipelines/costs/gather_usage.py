@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ops_pipelines.core.cluster import HOUR, hour_of
 from ops_pipelines.core.periods import BilledPart, CostMonth, month_to_date, whole_month
+from ops_pipelines.core.policy import RequestRefused
 from ops_pipelines.costs.charges import OwnerReader
 from ops_pipelines.costs.statement import Held
 from ops_pipelines.costs.states import FoundStates, find_states
@@ -154,7 +155,7 @@ _REFUSED_SHOWN = 200
 _FAULTS_SHOWN = 50
 
 
-class NothingYet(RuntimeError):
+class NothingYet(RequestRefused):
     """Of the month that is asked for no hour is over."""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
+from ops_pipelines.core.policy import RequestRefused
 from ops_pipelines.core.proposal import (
     GpuType,
     ProposalRecord,
@@ -72,7 +73,7 @@ def fairshares_of(morning: Morning) -> Mapping[TeamName, int | None] | None:
 # -- from the lines of a proposal to what is set in the scheduler --
 
 
-class ApplyRefused(RuntimeError):
+class ApplyRefused(RequestRefused):
     """Nothing was set. The message says what is in the way and what to do about it."""
 
 

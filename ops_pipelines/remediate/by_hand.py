@@ -19,6 +19,7 @@ from ops_pipelines.core.identity import Digest, IncidentId, NodeName, is_rollout
 from ops_pipelines.core.incident import Incident, IncidentEvent, IncidentState, advance, handed_to_people
 from ops_pipelines.core.observation import NodeInspection, NodeStatus
 from ops_pipelines.core.plan import Order
+from ops_pipelines.core.policy import RequestRefused
 from ops_pipelines.core.record import BundleError, SavedBundle
 from ops_pipelines.core.sources import SourceError
 from ops_pipelines.remediate.guardrails.consents import taken_nodes
@@ -34,7 +35,7 @@ from ops_pipelines.remediate.verbs import inspect_node
 _POLL_SECONDS = 0.2
 
 
-class ByHandRefused(RuntimeError):
+class ByHandRefused(RequestRefused):
     """What the person asked for was not done, or is not known to be. The message says why and what to do next."""
 
 

@@ -18,6 +18,7 @@ from secrets import token_hex
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from ops_pipelines.core.policy import RequestRefused
 from ops_pipelines.resources.config.cluster_config import ClusterConfig
 from ops_pipelines.resources.config.in_force import content_of
 from ops_pipelines.resources.config.policy_file import read_policy
@@ -41,7 +42,7 @@ _NAMES_A_FILE, _FOR_ANYBODY = "_file", "ca_file"
 _MOST_LAKE_PASSES = 5
 
 
-class BackupError(RuntimeError):
+class BackupError(RequestRefused):
     """A backup that cannot be made or used. Nothing was changed."""
 
 

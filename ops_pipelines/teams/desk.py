@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.core.identity import NodeName
+from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.core.record import StatementFiles
 from ops_pipelines.core.scheduler import Quotas, SchedulerSettings
@@ -256,7 +257,7 @@ def _minutes(length: timedelta) -> str:
     return f"{length.total_seconds() / 60:g}"
 
 
-class NoTeams(RuntimeError):
+class NoTeams(PolicyError):
     """cluster.yaml lacks what is asked for here: says which key, and what to write there."""
 
 

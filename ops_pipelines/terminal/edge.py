@@ -49,6 +49,8 @@ def at_the_edge(command: Callable[P, None]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
+        except typer.Exit:  # itself a RuntimeError
+            raise
         except (RuntimeError, ValueError) as problem:
             code = _exit_code_of(problem)
             if code is None:
@@ -61,16 +63,11 @@ def at_the_edge(command: Callable[P, None]) -> Callable[P, None]:
 
 def _exit_code_of(problem: Exception) -> ExitCode | None:
     from ops_pipelines.core.entries import LedgerConflict, LedgerDamaged, LedgerError
-    from ops_pipelines.core.policy import PolicyError
+    from ops_pipelines.core.policy import PolicyError, RequestRefused
     from ops_pipelines.core.record import StatementFilesError
     from ops_pipelines.core.sources import LakeError, SourceError
-    from ops_pipelines.costs.gather_usage import NothingYet
-    from ops_pipelines.quotas.changes import ApplyRefused
-    from ops_pipelines.remediate.by_hand import ByHandRefused
-    from ops_pipelines.resources.backup import BackupError
-    from ops_pipelines.teams.desk import NoTeams
 
-    if isinstance(problem, PolicyError | NoTeams | StatementFilesError):
+    if isinstance(problem, PolicyError | StatementFilesError):
         return ExitCode.USAGE
     if isinstance(problem, LedgerDamaged):
         return ExitCode.DAMAGED
@@ -78,7 +75,7 @@ def _exit_code_of(problem: Exception) -> ExitCode | None:
         return ExitCode.REFUSED  # It answered: somebody else came first, and nothing was changed.
     if isinstance(problem, SourceError | LedgerError | LakeError):
         return ExitCode.NO_ANSWER
-    return ExitCode.REFUSED if isinstance(problem, ApplyRefused | BackupError | ByHandRefused | NothingYet) else None
+    return ExitCode.REFUSED if isinstance(problem, RequestRefused) else None
 
 
 def print_answer(values: Callable[[], "Keys"], document: Callable[[], "Document"], *, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from ops_pipelines.core.policy import PolicyError
 from ops_pipelines.core.sources import SourceNonsense, SourceRefused, SourceUnavailable
 from ops_pipelines.resources.fleet.command_fleet import CommandFleet
 from ops_pipelines.resources.fleet.documents import check_to_json
+from tests.resources.patience import run_patiently
 
 NODE = NodeName("gpu003")
 GPU = PciAddress("0000:1b:00")
@@ -42,7 +43,7 @@ def python(program: str, *words: str) -> list[str]:
 
 
 def fleet(**commands: Sequence[str]) -> CommandFleet:
-    return CommandFleet(commands, clock=SystemClock())
+    return CommandFleet(commands, clock=SystemClock(), run=run_patiently)
 
 
 def inspecting(text: str) -> CommandFleet:

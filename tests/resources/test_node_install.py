@@ -26,6 +26,7 @@ from ops_pipelines.resources.node import installs as install_steps
 from ops_pipelines.resources.node.installs import AnotherInstallRuns, GpusBusy, InstallRuns, StepResult, carry_out
 from ops_pipelines_lab.drills.daemon_processes import wait_until
 from tests.resources.install_orders import IMAGE, KEY, NODE, OTHER_KEY, OTHER_NODE, SHA256, change, image, order
+from tests.resources.patience import run_patiently
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 CLI = [sys.executable, "-c", "from ops_pipelines.cli import main; main()"]
@@ -398,6 +399,7 @@ def fleet(tmp_path: Path) -> CommandFleet:
             "read_versions": [*CLI, "node-versions", "--node", "{node}"],
         },
         clock=SystemClock(),
+        run=run_patiently,
     )
 
 

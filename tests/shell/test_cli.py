@@ -448,6 +448,22 @@ def test_command_line_starts_without_anything_heavy_and_never_needs_dagster_or_p
     assert (lines[0], lines[-1]) == ("[]", "[]")
 
 
+def test_answer_of_a_node_loads_no_database(tmp_path: Path) -> None:
+    """A node whose cores are taken by jobs answers the fleet within seconds or not at all."""
+    program = (
+        "import sys; from ops_pipelines.cli import app\n"
+        "try: app(['node-install', 'result', '--key', 'a' * 32, '--state', sys.argv[1]])\n"
+        "except SystemExit as end: print(end.code)\n"
+        "print([name for name in ('sqlalchemy', 'dagster', 'pandas') if name in sys.modules])\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.stdout.splitlines()[-2:], done.stderr) == ([str(int(cli.ExitCode.REFUSED)), "[]"], "")
+
+
 def test_pause_that_could_not_be_written_says_so_and_what_to_do(desk: Desk) -> None:
     text = CLUSTER_YAML.replace("state_directory: state", "state_directory: policy.yaml/state")
     desk.cluster_file.write_text(text, encoding="utf-8")
