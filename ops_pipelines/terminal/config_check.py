@@ -28,6 +28,7 @@ from ops_pipelines.resources.config.cluster_config import (
 )
 from ops_pipelines.resources.config.teams_file import read_projects, read_teams
 from ops_pipelines.resources.config.yaml_file import ConfigError
+from ops_pipelines.resources.slurm.answers import tell_version
 from ops_pipelines.teams.contracts import Agreements
 from ops_pipelines.teams.desk import LimitsOn
 from ops_pipelines.teams.projects import CapacitySettings, PlannedProject
@@ -190,7 +191,11 @@ def _ask_scheduler(cluster: Cluster) -> str:
         if names:
             shown = ", ".join(sorted(names)[:_SHOWN_NAME_COUNT]) + (" ..." if len(names) > _SHOWN_NAME_COUNT else "")
             said += f"; {len(names)} {what} ({shown})"
-    return said
+    try:
+        version = tell_version(cluster.scheduler.read_limits().version)
+    except SourceError:  # The check of the limits says so.
+        version = ""
+    return f"{said}; {version}" if version else said
 
 
 def _ask_telemetry(cluster: Cluster) -> str:

@@ -1,6 +1,7 @@
 """A real Slurm for tests marked `live`: where it comes from, and when its absence is a failure.
 
 `start_cluster` skips where Slurm is not installed, unless OPS_PIPELINES_REQUIRE_SERVERS=1 says that it must be there.
+OPS_PIPELINES_SLURM=/opt/slurm-25.11 takes another Slurm than Debian's, daemons and clients alike.
 """
 
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster, SlurmClusterError, find_missing_packages
+from ops_pipelines_lab.drills.slurm_cluster import SlurmCluster, SlurmClusterError, find_missing_packages, search_path
 from ops_pipelines_lab.drills.slurm_cluster_files import SlurmClusterSettings
 from ops_pipelines_lab.drills.stack import free_ports
 
@@ -29,7 +30,10 @@ def start_cluster(
     Without the start guard, unless asked for: what Slurm does by itself is what most tests are about.
     Not below pytest's tmp_path: Unix sockets may not be named longer than 107 bytes.
     """
-    missing = find_missing_packages()
+    prefix = Path(os.environ["OPS_PIPELINES_SLURM"]) if "OPS_PIPELINES_SLURM" in os.environ else None
+    if prefix is not None and not os.environ["PATH"].startswith(f"{prefix}/"):
+        os.environ["PATH"] = f"{search_path(prefix)}:{os.environ['PATH']}"  # Our clients look there.
+    missing = find_missing_packages(prefix)
     if missing and os.environ.get("OPS_PIPELINES_REQUIRE_SERVERS") != "1":
         pytest.skip(f"Slurm is not installed: {', '.join(missing)}")
     directory = Path(tempfile.mkdtemp(prefix="slurm-"))
@@ -40,6 +44,7 @@ def start_cluster(
         slurmd_timeout_seconds=_SLURMD_TIMEOUT_SECONDS,
         on_reboot=on_reboot,
         is_guarded=is_guarded,
+        prefix=prefix,
     )
     cluster = SlurmCluster(settings)
     try:

@@ -9,7 +9,7 @@ import pytest
 
 from ops_pipelines.core.observation import Checkpointing, JobState, NodeState, NodeStatus, Workload
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.slurm.answers import read_config_answer, read_nodes_answer
+from ops_pipelines.resources.slurm.answers import read_config_answer, read_nodes_answer, tell_version
 from ops_pipelines.resources.slurm.jobs import JobRow, read_jobs_answer
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
@@ -475,3 +475,17 @@ def test_setting_that_is_no_number_is_nonsense_and_never_a_default(name: str, va
 def test_answer_without_settings_is_nonsense(text: str) -> None:
     with pytest.raises(SourceNonsense, match="'nothing' for SlurmdTimeout"):
         read_config_answer(text, source="scontrol")
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("22.05.8", "Slurm 22.05.8: every act"),
+        ("25.11.7", "Slurm 25.11.7: nodes, jobs"),
+        ("25.05.1", "Slurm 25.05.1: not run by us"),
+        ("", ""),
+    ],
+)
+def test_of_a_version_is_told_what_was_run(version: str, said: str) -> None:
+    assert tell_version(version).startswith(said)
+    assert bool(tell_version(version)) is bool(version)

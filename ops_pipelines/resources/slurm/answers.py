@@ -182,6 +182,22 @@ def read_config_answer(text: str, *, source: str) -> SchedulerLimits:
     )
 
 
+_RUN_BY_US = {
+    "22.05": "every act of the lab was played on it",
+    "25.11": "nodes, jobs, settings and accounting pass their contracts on it; start guard and quotas are not shown",
+}
+"""Release -> what of it we ran; docs/SLURM.md says how to run more."""
+
+
+def tell_version(version: str) -> str:
+    """Return the version that a controller says it is, and what of it was run by us; empty if it does not say."""
+    if not version:
+        return ""
+    release = ".".join(version.split(".")[:2])
+    known = ", ".join(_RUN_BY_US)
+    return f"Slurm {version}: {_RUN_BY_US.get(release, f'not run by us; of {known} we know')}"
+
+
 def settings_in(text: str) -> Mapping[str, str]:
     """Return the settings of `scontrol show config`, one a line; whether any is there is for the caller."""
     settings: dict[str, str] = {}
