@@ -15,6 +15,10 @@ class PolicyError(ValueError):
     """The operator's configuration contradicts itself. The message names the key, the value and the remedy."""
 
 
+class NotConfigured(RuntimeError):
+    """The configuration lacks what is asked for. The message names the key, and what to write there."""
+
+
 class RequestRefused(RuntimeError):
     """What a person asked for was not done, or is not known to be. The message says why and what to do next."""
 

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from ops_pipelines.clock import Clock
 from ops_pipelines.core.cluster import Cluster, Observatory
 from ops_pipelines.core.identity import NodeName
-from ops_pipelines.core.policy import PolicyError
+from ops_pipelines.core.policy import NotConfigured
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.core.record import StatementFiles
 from ops_pipelines.core.scheduler import Quotas, SchedulerSettings
@@ -257,7 +257,7 @@ def _minutes(length: timedelta) -> str:
     return f"{length.total_seconds() / 60:g}"
 
 
-class NoTeams(PolicyError):
+class NoTeams(NotConfigured):
     """cluster.yaml lacks what is asked for here: says which key, and what to write there."""
 
 

@@ -63,11 +63,11 @@ def at_the_edge(command: Callable[P, None]) -> Callable[P, None]:
 
 def _exit_code_of(problem: Exception) -> ExitCode | None:
     from ops_pipelines.core.entries import LedgerConflict, LedgerDamaged, LedgerError
-    from ops_pipelines.core.policy import PolicyError, RequestRefused
+    from ops_pipelines.core.policy import NotConfigured, PolicyError, RequestRefused
     from ops_pipelines.core.record import StatementFilesError
     from ops_pipelines.core.sources import LakeError, SourceError
 
-    if isinstance(problem, PolicyError | StatementFilesError):
+    if isinstance(problem, PolicyError | NotConfigured | StatementFilesError):
         return ExitCode.USAGE
     if isinstance(problem, LedgerDamaged):
         return ExitCode.DAMAGED

@@ -487,11 +487,10 @@ class SlurmCluster:
     def _start_controller(self) -> None:
         self._daemons.start("slurmctld", ["slurmctld", "-D"], env=self.client_environment)
         self._daemons.wait_for("slurmctld", lambda: self._ask("scontrol", "ping").returncode == 0)
-        log = self.settings.log / "slurmctld.log"
-        if log.exists() and "Duplicated NodeHostName" in log.read_text(errors="replace"):
-            # Such nodes register and run jobs, and are given up minutes later: "can't find address for host".
+        if self.settings.prefix is not None and "Duplicated NodeHostName" in self.read_controller_log():
+            # Such nodes register and run jobs, and are given up soon after: "can't find address for host".
             raise SlurmClusterError(
-                f"{self.settings.prefix or 'this Slurm'} does not take several slurmd on one host; "
+                f"{self.settings.prefix} does not take several slurmd on one host; "
                 "build it with --enable-multiple-slurmd (docs/SLURM.md)"
             )
 
