@@ -20,6 +20,7 @@ from ops_pipelines_lab.simulator.scenario import lab_scenario
 from ops_pipelines_lab.simulator.twin import Twin
 from tests.lab.slurm_server import start_cluster
 from tests.ports.fleet_contract import FleetContract, FleetWorld
+from tests.resources.patience import run_patiently
 
 pytestmark = pytest.mark.live
 
@@ -57,7 +58,7 @@ class LabWorld:
         commands["start_check"] = [*on_node, *check]
         commands["read_check"] = [*on_node, "--result", "{key}"]
         commands["reset_gpu"] = [*hardware, "reset_gpu", str(lab), "{node}", "{gpu}"]
-        self._fleet = CommandFleet(commands, clock=SystemClock())
+        self._fleet = CommandFleet(commands, clock=SystemClock(), run=run_patiently)
         self._cluster = cluster
         self.gpus_per_node = scenario.gpus_per_node
 
