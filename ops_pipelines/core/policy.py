@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, time, timedelta
 from enum import Enum
+from itertools import pairwise
 
 from ops_pipelines.core.identity import NodeName
 
@@ -244,6 +245,26 @@ class BlastCaps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceBound:
+    """What must have been looked for, and not found, before rollouts touch more than a share of their nodes."""
+
+    node_share: float
+    """Of all nodes of the rollout."""
+    event_rate_ratio: float
+    """Failures, Xids and errors this many times as often as before."""
+    slowdown_ratio: float
+    """Steps this share slower, or a bandwidth this share lower."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.node_share < 1:
+            raise PolicyError(f"node_share is {self.node_share:g}; expected a share of the nodes, such as 0.1")
+        if self.event_rate_ratio < 2:
+            raise PolicyError(f"event_rate_ratio is {self.event_rate_ratio:g}; it must be 2 or more")
+        if not 0.005 <= self.slowdown_ratio <= 0.5:
+            raise PolicyError(f"slowdown_ratio is {self.slowdown_ratio:g}; it must lie in 0.005..0.5")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutLimits:
     """How fast versions move, and how much must be known before they move on.
 
@@ -258,6 +279,12 @@ class RolloutLimits:
     of each model and whole NVLink domains."""
     growth_ratio: float = 3.0
     """Each later wave is at most this many times as large as everything before it."""
+    bounds: tuple[EvidenceBound, ...] = (
+        EvidenceBound(node_share=0.1, event_rate_ratio=5.0, slowdown_ratio=0.03),
+        EvidenceBound(node_share=0.3, event_rate_ratio=3.0, slowdown_ratio=0.03),
+    )
+    """What a release may do unseen shrinks as it spreads; later waves end at these shares. What the evidence cannot
+    show by `soak_limit` is asked about. Empty: what the release claims is all that is looked for."""
     soak: timedelta = timedelta(hours=8)
     """How long each wave works before it is judged, at least; `Claims.slowest_failure` may ask for more."""
     soak_limit: timedelta = timedelta(days=7)
@@ -284,6 +311,9 @@ class RolloutLimits:
             raise PolicyError("rollouts.canary_counts must name one or more waves of one or more nodes: [1, 4, 25]")
         if self.growth_ratio <= 0:
             raise PolicyError(f"rollouts.growth_ratio is {self.growth_ratio:g}; it must be above 0")
+        shares = [each.node_share for each in self.bounds]
+        if any(later <= share for share, later in pairwise(shares)):
+            raise PolicyError(f"rollouts.bounds has node_share {shares}; each must be above the one before it")
         if self.good_read_count < 1 or self.gang_cap_node_count < 1 or self.max_pulled_count < 0:
             raise PolicyError(
                 "rollouts: good_read_count and gang_cap_node_count must be 1 or more, max_pulled_count 0 or more"

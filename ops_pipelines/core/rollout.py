@@ -331,6 +331,8 @@ class RolloutPlan:
     """What cannot be rolled back: each alone in its wave, each needs approval."""
     left_out: tuple[NodeName, ...] = ()
     """Planned, and yet not expected to be updated: their jobs outlast the limit each time that they are tried."""
+    sight: tuple[str, ...] = ()
+    """What the gate will be able to find before each wave that it must decide on, and what not, in words."""
     warnings: tuple[str, ...] = ()
 
 

@@ -19,6 +19,8 @@ from ops_pipelines.rollouts.fleet import FleetNode
 LEAST_PER_MODEL = 2
 """Of each model so many nodes stand among the canaries, where it has them and there is room for them: one alone may
 fail for its own reasons."""
+_LEAST_GROWTH = 0.5
+"""# Assumption: a wave that adds less than half as many nodes as there are already is not worth its soak."""
 _Group = tuple[FleetNode, ...]
 """Nodes that move together: one, or those of an NVLink domain."""
 
@@ -31,7 +33,8 @@ def draw_waves(nodes: Iterable[FleetNode], *, limits: RolloutLimits, now: dateti
     """
     groups = _groups(nodes, now=now)
     canaries, left = _canary_waves(groups, limits.canary_counts)
-    waves = [*canaries, *_growing(_spread(left), sum(map(len, canaries)), limits.growth_ratio)]
+    edges = [int(each.node_share * sum(map(len, groups)) + 1e-9) for each in limits.bounds]
+    waves = [*canaries, *_growing(_spread(left), sum(map(len, canaries)), limits.growth_ratio, edges=edges)]
     return tuple(
         Wave(
             number=number,
@@ -140,11 +143,20 @@ def _spread(groups: Iterable[_Group]) -> list[_Group]:
     return [group for *_, group in sorted(placed, key=lambda each: (*each[:3], each[3][0].node))]
 
 
-def _growing(groups: Sequence[_Group], done_count: int, ratio: float) -> Iterator[list[FleetNode]]:
-    """Yield waves of which each is at most `ratio` times as large as everything before it, and has one group."""
+def _growing(
+    groups: Sequence[_Group], done_count: int, ratio: float, *, edges: Sequence[int]
+) -> Iterator[list[FleetNode]]:
+    """Yield waves of which each is at most `ratio` times as large as everything before it, and has one group.
+
+    A wave also ends at each of `edges`, counted from the first node on, unless it would then be a small one: it adds
+    little to what is known, and costs a soak.
+    """
     wave: list[FleetNode] = []
     for group in groups:
-        if wave and len(wave) + len(group) > max(1, int(ratio * done_count)):
+        after = done_count + len(wave) + len(group)
+        is_worth_it = len(wave) >= _LEAST_GROWTH * done_count
+        is_at_edge = is_worth_it and any(after - len(group) <= edge < after for edge in edges)
+        if wave and (is_at_edge or after - done_count > max(1, int(ratio * done_count))):
             done_count += len(wave)
             yield wave
             wave = []

@@ -34,7 +34,7 @@ from ops_pipelines.rollouts.gate.evidence import (
     UpdateTry,
     VerdictKind,
 )
-from ops_pipelines.rollouts.gate.judge_wave import Looking, judge_wave
+from ops_pipelines.rollouts.gate.judge_wave import Looking, judge_wave, sought_in
 from ops_pipelines.rollouts.gate.measures import compare_runs, compared_nodes, control_shift
 from ops_pipelines.rollouts.gate.seen_events import (
     ComparedTimes,
@@ -323,12 +323,13 @@ def _judged(
     rollout: Rollout, evidence: GateEvidence, seen: Seen, nodes: Sequence[RolloutNode], cluster: Cluster
 ) -> GateVerdict:
     wave, limits = present_wave(rollout), cluster.rules.policy.rollouts
+    claims = cluster.ledger.release(rollout.release_digest).claims
     verdict = judge_wave(
         evidence,
         Looking(
-            claims=cluster.ledger.release(rollout.release_digest).claims,
+            claims=claims,
             limits=limits,
-            is_deciding=wave.is_deciding,
+            sought=sought_in(wave, rollout.waves, claims=claims, limits=limits),
             is_updated=is_wave_updated(rollout, nodes),
             is_canary=wave.is_canary,
             resumed_at=rollout.resumed_at,

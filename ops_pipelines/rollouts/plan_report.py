@@ -77,6 +77,7 @@ def plan_json(planned: Planned, *, cluster: str) -> dict[str, object]:
             for each in planned.contradictions
         ],
         "needs_yes_for": [] if made is None else [each.component for each in made.one_way],
+        "sight": [] if made is None else made.sight,
         "warnings": warnings_of(planned),
     }
 
@@ -299,6 +300,7 @@ def _plan_tables(plan: RolloutPlan) -> tuple[doc.Block, ...]:
             empty="",
             at_most=max(1, len(plan.waves)),
         ),
+        doc.Items(items=[f"gate: {each}" for each in plan.sight]),
         team_table(plan) if plan.teams else None,
         doc.Items(
             items=[f"not touched: {len(names)} ({listed(names)}): {reason}" for reason, names in most_first]

@@ -22,7 +22,7 @@ from ops_pipelines.core.release import Activation, Change, Release, Reversibilit
 from ops_pipelines.core.rollout import Contradiction, PlannedVisit, RolloutPlan, TeamTouched, Wave
 from ops_pipelines.rollouts.candidates import Candidates, Places, choose_candidates, draw_waves
 from ops_pipelines.rollouts.fleet import FleetNode
-from ops_pipelines.rollouts.gate.judge_wave import soak_of
+from ops_pipelines.rollouts.gate.judge_wave import foreseen_sight, soak_of, sought_in
 
 # -- plays a rollout once through, event by event --
 
@@ -44,7 +44,7 @@ class VisitTimes:
     canary_extra: timedelta
     """What the longer tests of a canary add."""
     deciding_soak: timedelta
-    """Until the gate has decided, for the last canary wave."""
+    """Until the gate has decided, for a wave before which everything sought must have been looked for."""
 
 
 class Foresight:
@@ -232,6 +232,7 @@ def plan_rollout(
         teams=_teams((*visits, *course.tries), nodes),
         one_way=one_way,
         left_out=course.given_up,
+        sight=tuple(foreseen_sight(foreseen, claims=release.claims, limits=policy.rollouts)),
         warnings=(
             *_cautions(release, one_way, policy.rollouts),
             *_warnings(candidates, course),
@@ -272,7 +273,8 @@ def _play(
             at = course.play(wave, at, put_off=put_off if wave is waves[-1] else ())
             put_off += course.given_up
         if at is not None:
-            at += max(soak, times.deciding_soak) if wave.is_deciding else soak
+            is_sought = sought_in(wave, waves, claims=release.claims, limits=policy.rollouts) is not None
+            at += max(soak, times.deciding_soak) if is_sought else soak
         foreseen.append(replace(wave, planned_from=begins_at, planned_until=at))
     return tuple(foreseen), at
 

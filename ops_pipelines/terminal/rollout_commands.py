@@ -47,7 +47,7 @@ def plan(
     JSON: cluster, made_at, release, about, plan or null, refused, changes [component, version, activation,
     reversible, conditions], node_count, waves [wave, kind, nodes, planned_from, planned_until], starts_at,
     finishes_at, lost_gpu_hours, teams [team, nodes, gpu_count, first_at, last_at], not_touched [node, reason],
-    contradictions [rule, `said`, source, nodes], needs_yes_for, warnings.
+    contradictions [rule, `said`, source, nodes], needs_yes_for, sight, warnings.
     """
     from ops_pipelines.core.proof import Refusal
     from ops_pipelines.rollouts.orders import files_of, plan_release

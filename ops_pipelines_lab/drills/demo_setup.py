@@ -97,6 +97,7 @@ ROLLOUT_LIMITS = f"""\
 rollouts:
   max_out_count: {MOST_OUT}
   canary_counts: [1, 3]
+  bounds: []
   growth_ratio: 3.0
   soak_seconds: 8
   soak_limit_seconds: 12

@@ -70,6 +70,8 @@ def power_of_events(
     soak_limit: timedelta,
     look_every: timedelta = timedelta(hours=6),
     kind_count: int = 1,
+    stops_for: tuple[Claims, ...] = (),
+    last_look_share: float = 1.0,
 ) -> EventCourse:
     """Return what the deciding wave's test of one kind of event comes to, where events truly come at this rate.
 
@@ -83,7 +85,9 @@ def power_of_events(
         days += span / _DAY
         waited += span / _DAY * sum(chances.values())
         is_last = days * _DAY >= soak_limit
-        standard = Standard(claims=claims, is_deciding=True, is_last_look=is_last)
+        standard = Standard(
+            claims=claims, is_deciding=True, is_last_look=is_last, stops_for=stops_for, last_look_share=last_look_share
+        )
         step = rate_per_node_day * node_count * (span / _DAY)
         expected = rate_per_node_day * node_count * days
         chances = _later(chances, step, at_most=math.ceil(expected) + _FAR)

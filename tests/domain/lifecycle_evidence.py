@@ -22,9 +22,9 @@ from ops_pipelines.rollouts.gate.judge_wave import Looking
 BEGAN = datetime(2026, 3, 2, 8, tzinfo=UTC)
 LIMITS = RolloutLimits()
 CLAIMS = Claims()
-DECIDING = Looking(claims=CLAIMS, limits=LIMITS, is_deciding=True, is_updated=True)
-FIRST = Looking(claims=CLAIMS, limits=LIMITS, is_deciding=False, is_updated=True)
-LATER = Looking(claims=CLAIMS, limits=LIMITS, is_deciding=False, is_updated=True, is_canary=False)
+DECIDING = Looking(claims=CLAIMS, limits=LIMITS, sought=CLAIMS, is_updated=True)
+FIRST = Looking(claims=CLAIMS, limits=LIMITS, sought=None, is_updated=True)
+LATER = Looking(claims=CLAIMS, limits=LIMITS, sought=None, is_updated=True, is_canary=False)
 USUAL = 0.0065
 
 

@@ -5,8 +5,9 @@ from datetime import timedelta
 
 import pytest
 
+from ops_pipelines.core.rollout import Wave
 from ops_pipelines.rollouts.gate.evidence import ControlShift, EventKind, LevelKind, VerdictKind
-from ops_pipelines.rollouts.gate.judge_wave import MARGIN, judge_wave, soak_of
+from ops_pipelines.rollouts.gate.judge_wave import MARGIN, foreseen_sight, judge_wave, soak_of, sought_in
 from ops_pipelines.rollouts.gate.measures import control_shift, usual_rate
 from tests.domain.lifecycle_evidence import (
     BEGAN,
@@ -14,6 +15,7 @@ from tests.domain.lifecycle_evidence import (
     DECIDING,
     FIRST,
     LATER,
+    LIMITS,
     USUAL,
     cause,
     evidence,
@@ -353,5 +355,127 @@ def test_every_line_says_what_was_seen_and_what_would_decide():
 
     assert line.said == (
         "3 in 41.0 node-days; untouched nodes would have had 0.27, bad is 2.7 (10x); "
-        "evidence +4.5, stops at 9.9, good at -5.8"
+        "evidence +3.9, stops at 9.9, good at -5.8"
     )
+
+
+# -- what must have been looked for before more nodes are touched --
+
+SIZES = (1, 4, 25, 70, 200, 700)
+
+
+def waves(*sizes, canary_count=3):
+    return tuple(
+        Wave(
+            number=number,
+            nodes=names(size),
+            is_canary=number <= canary_count,
+            is_deciding=number == canary_count,
+        )
+        for number, size in enumerate(sizes, start=1)
+    )
+
+
+def sought(number, *sizes, limits=LIMITS, claims=CLAIMS):
+    drawn = waves(*sizes)
+    found = sought_in(drawn[number - 1], drawn, claims=claims, limits=limits)
+    return found and (found.event_rate_ratio, found.slowdown_ratio)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(1, None), (2, None), (3, (10, 0.05)), (4, (5, 0.03)), (5, (3, 0.03)), (6, None)]
+)
+def test_the_more_nodes_come_next_the_less_may_be_unseen(number, expected):
+    assert sought(number, *SIZES) == expected
+
+
+@pytest.mark.parametrize(
+    ("next_count", "expected"), [(70, (10, 0.05)), (71, (5, 0.03)), (270, (5, 0.03)), (271, (3, 0.03))]
+)
+def test_a_bound_counts_as_soon_as_one_node_more_than_its_share_is_touched(next_count, expected):
+    assert sought(3, 1, 4, 25, next_count, 970 - next_count) == expected
+
+
+def test_what_a_release_claims_itself_is_never_loosened():
+    strict = replace(CLAIMS, event_rate_ratio=2, slowdown_ratio=0.01)
+
+    assert sought(4, *SIZES, claims=strict) == (2, 0.01)
+
+
+def test_without_bounds_only_the_deciding_wave_must_decide():
+    assert [sought(number, *SIZES, limits=replace(LIMITS, bounds=())) for number in range(1, 7)] == [
+        None, None, (10, 0.05), None, None, None,
+    ]  # fmt: skip
+
+
+FIVE_TIMES = replace(LATER, sought=replace(CLAIMS, event_rate_ratio=5, slowdown_ratio=0.03))
+THREE_TIMES = replace(LATER, sought=replace(CLAIMS, event_rate_ratio=3, slowdown_ratio=0.03))
+
+
+@pytest.mark.parametrize(
+    ("looking", "count", "node_days", "kind"),
+    [
+        (FIVE_TIMES, 4, 700.0, GOOD),
+        (FIVE_TIMES, 1, 150.0, UNDECIDED),
+        (FIVE_TIMES, 23, 700.0, STOP),
+        (THREE_TIMES, 4, 700.0, UNDECIDED),
+        (THREE_TIMES, 14, 2_100.0, GOOD),
+        (THREE_TIMES, 41, 2_100.0, STOP),
+        (LATER, 4, 700.0, GOOD),
+    ],
+)
+def test_a_later_wave_is_good_when_its_bound_was_looked_for(looking, count, node_days, kind):
+    assert kind_of(looking, hours=3 * 24, counts=[failures(count, node_days)]) is kind
+
+
+def test_three_percent_slower_is_stopped_before_a_tenth_of_the_nodes_and_five_percent_alone_let_it_pass():
+    slower = steps(0.03, node_count=60, after_count=4)
+
+    assert kind_of(replace(LATER, limits=replace(LIMITS, bounds=())), levels=steps(0.02, node_count=60)) is GOOD
+    assert kind_of(FIVE_TIMES, levels=slower, counts=[failures(4, 700.0)], hours=72) is STOP
+
+
+def test_what_the_evidence_cannot_carry_is_asked_with_what_it_does():
+    verdict = judge_wave(evidence(WEEK, counts=[failures(1, 150.0)], node_count=30), FIVE_TIMES)
+
+    assert verdict.kind is ASK
+    assert "so far 11x is found nine times of ten" in verdict.reason
+    assert "raise rollouts.soak_limit_seconds" in verdict.reason
+
+
+def test_nothing_was_seen_of_nodes_that_did_not_work():
+    verdict = judge_wave(evidence(WEEK, counts=[failures(0, 0.0)], node_count=30), FIVE_TIMES)
+
+    assert verdict.kind is ASK
+    assert "so far nothing is found" in verdict.reason
+
+
+def test_the_last_looks_of_several_waves_stop_together_no_more_than_one_would():
+    alone = replace(LATER, limits=replace(LIMITS, bounds=()), sought=THREE_TIMES.sought)
+
+    assert kind_of(alone, hours=WEEK, counts=[failures(8, 300.0)]) is STOP
+    assert kind_of(THREE_TIMES, hours=WEEK, counts=[failures(8, 300.0)]) is ASK
+    assert kind_of(THREE_TIMES, hours=WEEK, counts=[failures(9, 300.0)]) is STOP
+
+
+def test_a_week_that_is_bad_for_everybody_is_compared_with_itself():
+    times = 6
+    bad_week = failures(
+        6 * times, 1_000.0, control_count=55 * times, control_node_days=9_700.0, past_count=91, past_node_days=14_000.0
+    )
+
+    assert usual_rate(bad_week).mean == pytest.approx(times * 0.0057, rel=0.1)
+    assert kind_of(THREE_TIMES, hours=72, counts=[bad_week]) is not STOP
+
+
+def test_the_plan_says_what_the_gate_will_see_and_where_it_will_ask():
+    large = list(foreseen_sight(waves(*SIZES), claims=CLAIMS, limits=LIMITS))
+    small = list(foreseen_sight(waves(1, 4, 25, 34), claims=CLAIMS, limits=LIMITS))
+
+    assert [said.split(" looks for ")[0] for said in large] == ["wave 3", "wave 4", "wave 5"]
+    assert not any("will probably ask" in said for said in large)
+    assert large[1].startswith("wave 4 looks for failures 5 times as often, and for steps 3.0% slower; nine times of")
+    assert "100 nodes in 7.0 d find 4.7 times (at 6.5 failures per 1,000 node-days) and 1.4%" in large[1]
+    (only,) = small
+    assert "30 nodes in 7.0 d find 8.6 times" in only
+    assert only.endswith("it will probably ask; more canaries or a longer soak_limit would see more")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ops_pipelines.core.policy import RolloutLimits
+from ops_pipelines.core.policy import EvidenceBound, RolloutLimits
 from ops_pipelines.core.rollout import Wave
 from ops_pipelines.rollouts.candidates import LEAST_PER_MODEL, draw_waves
 from ops_pipelines.rollouts.fleet import FleetNode
@@ -36,7 +36,11 @@ def sizes(waves: Sequence[Wave]) -> list[int]:
         (6, [1, 4, 1]),
         (30, [1, 4, 25]),
         (31, [1, 4, 25, 1]),
-        (150, [1, 4, 25, 90, 30]),
+        (150, [1, 4, 25, 15, 105]),
+        (300, [1, 4, 25, 60, 210]),
+        (1_000, [1, 4, 25, 70, 200, 700]),
+        (1_060, [1, 4, 25, 76, 212, 742]),
+        (4_000, [1, 4, 25, 90, 280, 800, 2_800]),
     ],
 )
 def test_canaries_are_few_and_later_waves_grow(count: int, expected: list[int]) -> None:
@@ -143,8 +147,18 @@ def test_a_single_canary_is_not_joined_by_a_second_of_its_model_but_by_one_of_an
     mixed = [*alike[:7], fleet_node(7, model="small")]
     limits = RolloutLimits(canary_counts=(1,))
 
-    assert sizes(waves_of(alike, limits))[:2] == [1, 3]
+    assert sizes(waves_of(alike, limits))[:2] == [1, 1]
     assert waves_of(mixed, limits)[0].nodes == ("gpu000", "gpu007")
+
+
+def test_without_bounds_later_waves_only_grow() -> None:
+    assert sizes(waves_of(fleet_of(150), RolloutLimits(bounds=()))) == [1, 4, 25, 90, 30]
+
+
+def test_no_wave_is_ended_for_a_bound_while_it_is_small() -> None:
+    one_more = RolloutLimits(bounds=(EvidenceBound(node_share=0.31, event_rate_ratio=5, slowdown_ratio=0.03),))
+
+    assert sizes(waves_of(fleet_of(100), one_more)) == [1, 4, 25, 70]
 
 
 @thoroughly

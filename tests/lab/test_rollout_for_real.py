@@ -215,6 +215,7 @@ LIMIT_SECONDS = 240.0
 QUICK = RolloutLimits(
     max_out_count=1,
     canary_counts=(1, 1),
+    bounds=(),
     soak=timedelta(seconds=1),
     soak_limit=timedelta(seconds=2),
     good_read_count=2,

@@ -51,6 +51,7 @@ PERSON = "day-shift"
 LIMITS = RolloutLimits(
     max_out_count=2,
     canary_counts=(1, 2),
+    bounds=(),
     soak=timedelta(seconds=6),
     soak_limit=timedelta(seconds=120),
     good_read_count=2,

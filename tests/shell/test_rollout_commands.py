@@ -39,7 +39,7 @@ PLAN_KEYS: dict[str, object] = {
     "teams": ["team", "nodes", "gpu_count", "first_at", "last_at"],
     "not_touched": ["node", "reason"],
     "contradictions": ["rule", "said", "source", "nodes"],
-    "needs_yes_for": None, "warnings": None,
+    "needs_yes_for": None, "sight": None, "warnings": None,
 }  # fmt: skip
 ROLLOUT_KEYS: dict[str, object] = {
     "rollout": None, "release": None, "plan": None, "state": None, "owner": None, "reason": None, "since": None,

@@ -13,7 +13,7 @@ from ops_pipelines.core.release import Claims
 from ops_pipelines.core.rollout import FINAL, IN_HAND, OF_PEOPLE, NodeStage, RolloutEvent, RolloutState
 from ops_pipelines.resources.config.policy_file import ROLLOUTS
 from ops_pipelines.rollouts.course import ROLLOUT_TABLE
-from ops_pipelines.rollouts.gate.judge_wave import soak_of
+from ops_pipelines.rollouts.gate.judge_wave import soak_of, stopped_for
 from tests.domain.gate_power import false_stop_bound, power_of_events, power_of_slowdown
 
 ROOT = Path(__file__).parents[2]
@@ -107,6 +107,8 @@ def test_the_page_has_how_often_more_events_are_found() -> None:
             soak=soak_of(claims, limits),
             soak_limit=limits.soak_limit,
             kind_count=kind_count,
+            stops_for=stopped_for(claims, limits),
+            last_look_share=0.5,
         )
         for times, kind_count in ((10, 5), (10, 1), (1, 1))
     )

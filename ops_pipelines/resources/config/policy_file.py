@@ -28,6 +28,7 @@ from ops_pipelines.core.policy import (
     Consent,
     DrainBudget,
     Durations,
+    EvidenceBound,
     FreezeWindow,
     LadderLimits,
     MassEvent,
@@ -378,7 +379,11 @@ DURATIONS = section_of(
 LADDER = section_of(LadderLimits, by_type=_LIMITS)
 RECOVERY = section_of(RecoveryLimits, by_type=_LIMITS)
 BLAST_CAPS = section_of(BlastCaps, by_type=_LIMITS)
-ROLLOUTS = section_of(RolloutLimits, by_type=_LIMITS, shapes={"canary_counts": list_of(Count)})
+ROLLOUTS = section_of(
+    RolloutLimits,
+    by_type=_LIMITS,
+    shapes={"canary_counts": list_of(Count), "bounds": list_of(section_of(EvidenceBound))},
+)
 CONSENTS = Section(
     _consents,
     nullable(**{each.value: Literal["auto", "approve", "forbid"] for each in ActionClass}),

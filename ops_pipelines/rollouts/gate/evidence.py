@@ -406,6 +406,11 @@ def power_of_shift_ratio(variance: float, *, bad_shift: float, at_least: float) 
     return _STANDARD.cdf(away / 2 - at_least / away)
 
 
+def shift_that_is_found(variance: float, *, false_stop: float, power: float) -> float:
+    """Return which shift one look at a mean of this variance finds with this power."""
+    return math.sqrt(variance) * (_STANDARD.inv_cdf(1 - false_stop) + _STANDARD.inv_cdf(power))
+
+
 def chance_of_shift(shift: float, variance: float) -> float:
     """Return the chance of a shift at least as large where there is none."""
     return 1 - _STANDARD.cdf(shift / math.sqrt(variance))
@@ -449,8 +454,8 @@ def _log_chance(count: int, exposure: float, rate: Rate) -> float:
 
 MISS = 0.003
 """The chance that a test clears a release early that is as bad as claimed."""
-LEAST_POWER = 0.85
-"""At the last look a test that would have found less often what is claimed has decided nothing."""
+LEAST_POWER = 0.9
+"""At the last look a test that would have found less often what is looked for has decided nothing."""
 SUSPICIOUS_AT = math.log(5)
 """A wave that need not decide waits where the evidence speaks so loudly against it: four nodes with two runs each are
 as loud when steps are 5 % slower, 19 times of 20."""
@@ -464,11 +469,22 @@ class Standard:
     """By what the lines of one look are judged."""
 
     claims: Claims
+    """What is looked for now."""
     is_deciding: bool
-    """Whether everything that is claimed must have been looked for; else nothing must speak against the wave."""
+    """Whether it must have been looked for; else nothing must speak against the wave."""
+    stops_for: tuple[Claims, ...] = ()
+    """What a release is stopped for in any look, from the first node to the last: one mixture, so that what is looked
+    for in one wave and no longer in the next adds no false stop. Empty: what is looked for now."""
     is_held: bool = True
     """Whether a suspicion holds the wave."""
     is_last_look: bool = False
+    last_look_share: float = 1.0
+    """Of what last looks may stop falsely: several waves of a rollout may come to one."""
+
+    @property
+    def alternatives(self) -> tuple[Claims, ...]:
+        """What the evidence for a stop is spread over."""
+        return self.stops_for or (self.claims,)
 
     @property
     def good_at(self) -> float:
@@ -489,11 +505,16 @@ NAMES: Mapping[EventKind | LevelKind, str] = {
 }
 
 
-def state_of(ratio: float, standard: Standard, *, stops_at: float) -> VerdictKind:
-    """Return what a ratio says before the last look."""
+def state_of(ratio: float, standard: Standard, *, against: float, now: float, stops_at: float) -> VerdictKind:
+    """Return what the evidence says before the last look.
+
+    `ratio` is for all that is stopped for together, `now` for what is looked for now. `against` is for the rate or the
+    shift that is looked for, however badly it is known what is usual: that says whether it is good.
+    """
     if ratio >= stops_at:
         return VerdictKind.STOP
-    return VerdictKind.GOOD if ratio <= standard.good_at else VerdictKind.UNDECIDED
+    is_good = against <= standard.good_at and now <= max(standard.good_at, SUSPICIOUS_AT)
+    return VerdictKind.GOOD if is_good else VerdictKind.UNDECIDED
 
 
 def evidence_said(ratio: float, standard: Standard, *, stops_at: float) -> str:

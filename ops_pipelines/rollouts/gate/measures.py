@@ -11,7 +11,7 @@ nodes say one thing together: a run counts for one of its nodes.
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from statistics import median
 
@@ -23,7 +23,6 @@ from ops_pipelines.rollouts.gate.evidence import (
     AGAINST_AT,
     LEAST_POWER,
     NAMES,
-    SUSPICIOUS_AT,
     ControlShift,
     EventCounts,
     GateEvidence,
@@ -153,24 +152,30 @@ def cause_ratio(node_count: int, node_days: float, *, usual: Rate) -> float:
 def usual_rate(counts: EventCounts) -> Rate:
     """Return how often it happens where nothing was changed: on other nodes in the same time, helped by the past.
 
-    What strikes treated and untouched alike is in the control, and the past yields to it. Nodes that were worse than
+    What strikes treated and untouched alike is in the control, and the past yields to it: wholly, where this time is
+    surely worse than before. Nodes that were worse than
     the others before they were touched are expected to be so again: where their own past is surely above the others',
     it counts.
     """
     before = Rate(count=counts.past_count + _PRIOR.count, exposure=counts.past_node_days + _PRIOR.exposure)
-    worth = min(before.count, _PAST_WORTH)
+    is_bad_time = counts.past_node_days > 0 and _is_surely_above(counts.control_count, counts.control_node_days, before)
+    worth = min(before.count, _PRIOR.count if is_bad_time else _PAST_WORTH)
     usual = Rate(count=counts.control_count + worth, exposure=counts.control_node_days + worth / before.mean)
     # Their own past is compared with the same past of others where that is known, else with the control.
     like = before if counts.past_node_days > 0 else usual
     expected = like.mean * counts.own_node_days
-    if counts.own_count <= expected or chance_of_at_least(counts.own_count, counts.own_node_days, usual=like) > _SURELY:
+    if not _is_surely_above(counts.own_count, counts.own_node_days, like):
         return usual
     # One event of each more: who is picked for having had many will have fewer.
     return usual.times((counts.own_count + 1) / (expected + 1))
 
 
+def _is_surely_above(count: int, node_days: float, usual: Rate) -> bool:
+    return count > usual.mean * node_days and chance_of_at_least(count, node_days, usual=usual) <= _SURELY
+
+
 def bad_per_node_day(usual: float, *, before: float, claims: Claims) -> float:
-    """Return the rate that is looked for: what is claimed comes on top of what happens anyway.
+    """Return the rate that is looked for: what is claimed, on top of what happens anyway.
 
     That is measured by the quieter of now and before, so that a bad week does not hide a bad release; and by no rate
     that is rarer than can be seen.
@@ -190,31 +195,58 @@ def event_line(counts: EventCounts, standard: Standard, *, kind_count: int) -> T
     """Judge one kind of event, of `kind_count` that share what they may stop falsely."""
     usual, exposure, seen = usual_rate(counts), counts.treated_node_days, counts.treated_count
     before = counts.past_count / counts.past_node_days if counts.past_node_days > 0 else math.inf
-    bad = known_rate(bad_per_node_day(usual.mean, before=before, claims=standard.claims))
-    times = bad.mean / usual.mean
-    claimed = standard.claims.event_rate_ratio
-    ratio = mean_ratio([events_ratio(seen, exposure, usual=usual, bad=usual.times(each)) for each in (claimed, times)])
+
+    def bad_rate(claims: Claims) -> Rate:
+        return known_rate(bad_per_node_day(usual.mean, before=before, claims=claims))
+
+    def ratio_for(*claimed: Claims) -> float:
+        times = [factor for each in claimed for factor in (each.event_rate_ratio, bad_rate(each).mean / usual.mean)]
+        return mean_ratio([events_ratio(seen, exposure, usual=usual, bad=usual.times(each)) for each in times])
+
+    bad, ratio = bad_rate(standard.claims), ratio_for(*standard.alternatives)
     stops_at = math.log(kind_count / EVENTS_FALSE_STOP)
     # Whether it is good is asked of that rate itself, which is known also where nobody knows well what is usual.
     against = events_ratio(seen, exposure, usual=usual, bad=bad)
-    state = VerdictKind.UNDECIDED
-    if ratio >= stops_at:
-        state = VerdictKind.STOP
-    elif against <= standard.good_at and ratio <= max(standard.good_at, SUSPICIOUS_AT):
-        state = VerdictKind.GOOD
+    state = state_of(ratio, standard, against=against, now=ratio_for(standard.claims), stops_at=stops_at)
+    found = ""
     if state is VerdictKind.UNDECIDED and standard.is_last_look:
-        limit = count_that_stops(exposure, usual=usual, false_stop=EVENTS_LAST_LOOK / kind_count)
+        false_stop = EVENTS_LAST_LOOK * standard.last_look_share / kind_count
+        limit = count_that_stops(exposure, usual=usual, false_stop=false_stop)
         if seen >= limit:
             state = VerdictKind.STOP
         elif ratio <= AGAINST_AT and chance_of_at_least(limit, exposure, usual=bad) >= LEAST_POWER:
             state = VerdictKind.GOOD
+        elif standard.is_deciding:
+            times = rate_that_is_found(exposure, usual=usual, limit=limit)
+            found = f"; so far {'nothing' if math.isinf(times) else f'{times:.2g}x'} is found nine times of ten"
     return TestLine(
         name=NAMES[counts.kind],
         state=state,
         said=f"{seen} in {exposure:.1f} node-days; untouched nodes would have had {usual.mean * exposure:.2g}, bad is "
-        f"{bad.mean * exposure:.2g} ({times:.3g}x); {evidence_said(ratio, standard, stops_at=stops_at)}",
+        f"{bad.mean * exposure:.2g} ({bad.mean / usual.mean:.3g}x); "
+        f"{evidence_said(ratio, standard, stops_at=stops_at)}{found}",
         evidence_ratio=ratio,
     )
+
+
+_BEYOND_SIGHT = 1e6
+
+
+def rate_that_is_found(exposure: float, *, usual: Rate, limit: int) -> float:
+    """Return how many times the usual rate comes to `limit` events with LEAST_POWER; infinite where none would."""
+
+    def is_found(times: float) -> bool:
+        return chance_of_at_least(limit, exposure, usual=usual.times(times)) >= LEAST_POWER
+
+    low, high = 1.0, 2.0
+    while not is_found(high):
+        low, high = high, 2 * high
+        if high > _BEYOND_SIGHT:
+            return math.inf
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if is_found(middle) else (middle, high)
+    return high
 
 
 # -- runs of jobs, compared like with like --
@@ -419,22 +451,24 @@ def _level_line(
 ) -> TestLine:
     claimed = standard.claims.slowdown_ratio
     # A part need not decide: with few nodes of a model it would hold every wave. The whole does.
-    held = Standard(claims=standard.claims, is_deciding=False, is_last_look=standard.is_last_look)
+    held = replace(standard, is_deciding=False, is_held=True)
     judged = held if is_part and standard.is_deciding else standard
     control = next((each for each in evidence.shifts if each.kind is kind), None)
     usual = 0.0 if control is None else control.shift_ratio
-    shift = common_shift(nodes, spread=spread, bad_shift=claimed, usual=usual)
+    worst = max(each.slowdown_ratio for each in standard.alternatives)
+    shift = common_shift(nodes, spread=spread, bad_shift=worst, usual=usual)
     if shift is None:
         if judged.is_deciding:
             return nothing_known(name, "no node has runs before and since")
         return TestLine(name=name, state=VerdictKind.GOOD, said="no node has runs before and since", evidence_ratio=0.0)
     worse = shift.mean if kind is LevelKind.STEP_TIME else -shift.mean
     variance = shift.variance + _unsure(control, spread)
-    ratio = shift_ratio(worse, variance, bad_shift=claimed)
+    ratio = mean_ratio([shift_ratio(worse, variance, bad_shift=each.slowdown_ratio) for each in standard.alternatives])
+    against = shift_ratio(worse, variance, bad_shift=claimed)
     stops_at = math.log(line_count / LEVELS_FALSE_STOP)
-    state = state_of(ratio, judged, stops_at=stops_at)
+    state = state_of(ratio, judged, against=against, now=against, stops_at=stops_at)
     if state is VerdictKind.UNDECIDED and judged.is_last_look:
-        false_stop = LEVELS_LAST_LOOK / line_count
+        false_stop = LEVELS_LAST_LOOK * standard.last_look_share / line_count
         if chance_of_shift(worse, variance) <= false_stop:
             state = VerdictKind.STOP
         elif ratio <= AGAINST_AT and power_of_shift(variance, bad_shift=claimed, false_stop=false_stop) >= LEAST_POWER:

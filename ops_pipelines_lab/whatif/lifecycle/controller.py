@@ -27,7 +27,7 @@ from ops_pipelines.rollouts.candidates import draw_waves
 from ops_pipelines.rollouts.course import next_rollout_state, next_turn
 from ops_pipelines.rollouts.fleet import beginning, pulled_out, put_off, turning_round
 from ops_pipelines.rollouts.gate.evidence import GateVerdict
-from ops_pipelines.rollouts.gate.judge_wave import Looking, judge_wave
+from ops_pipelines.rollouts.gate.judge_wave import Looking, judge_wave, sought_in
 from ops_pipelines_lab.whatif.lifecycle.hands import EPOCH, FleetSeen, GateRecord, Hands, time_of
 from ops_pipelines_lab.whatif.lifecycle.work import MODELS
 from ops_pipelines_lab.whatif.lifecycle.world import World
@@ -274,7 +274,7 @@ class OurRollout:
             Looking(
                 claims=self._release.claims,
                 limits=self._limits,
-                is_deciding=wave.is_deciding,
+                sought=sought_in(wave, self._rollout.waves, claims=self._release.claims, limits=self._limits),
                 is_canary=wave.is_canary,
                 is_updated=self._rollout.state is RolloutState.SOAKING,
             ),
