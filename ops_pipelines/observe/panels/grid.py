@@ -43,7 +43,8 @@ _SMALL_BYTES = 64_000_000
 def panel_rows(table: str, rows: pa.Table) -> pa.Table:
     """Return what a panel needs of rows of `table`: few columns, texts encoded, and no row without a value in them."""
     spec = TABLES[table]
-    wanted = [name for name in dict.fromkeys((*spec.key, "time", *PANEL_COLUMNS[table])) if name in rows.column_names]
+    there = frozenset(rows.column_names)  # pyarrow makes the list again each time
+    wanted = [name for name in dict.fromkeys((*spec.key, "time", *PANEL_COLUMNS[table])) if name in there]
     if table in ("job_logs", "rejected_rows"):
         wanted = [name for name in wanted if name in ("time", *PANEL_COLUMNS[table])]
     rows = rows.select(wanted)

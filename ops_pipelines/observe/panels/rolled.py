@@ -88,13 +88,14 @@ class Rolled:
             return
         columns = self._columns_of(rows)
         nothing = np.full(len(numbers), np.nan)
+        there = frozenset(rows.column_names)
         for name in self._columns:
-            if name in rows.column_names:
+            if name in there:
                 self._write(name, float_values(rows[name]), numbers, columns)
             elif name in self._steady:
                 self._write(name, nothing, numbers, columns)
         for name in self._texts:
-            if name in rows.column_names:
+            if name in there:
                 self._write(name, self._numbered(name, rows[name]), numbers, columns)
             elif name == HOLDER or name in self._steady:
                 self._write(name, nothing, numbers, columns)
