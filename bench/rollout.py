@@ -13,7 +13,14 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from ops_pipelines_lab.whatif.lifecycle.scenario import Scenario, Site, policy_of, read_scenarios, read_site
+from ops_pipelines_lab.whatif.lifecycle.scenario import (
+    Scenario,
+    Site,
+    altered,
+    policy_of,
+    read_scenarios,
+    read_site,
+)
 from ops_pipelines_lab.whatif.lifecycle.trials import OURS, Summary, Trial, play_trials, summarise, ways_of
 
 COST_GPU_HOURS = 3.2
@@ -21,6 +28,8 @@ COST_GPU_HOURS = 3.2
 FALSE_STOP_RATIO = 1 / 500
 TOUCHED_COUNT = 30
 DECIDED_DAYS = 7.0
+BOUNDED_RATIO = 0.9
+"""So many releases that do less harm than is claimed are stopped before the share of the nodes that bounds it."""
 ALL_SECONDS = 30 * 60.0
 _MOST_REASONS = 5
 
@@ -34,6 +43,42 @@ class Result:
 
     def summary(self, way: str = OURS) -> Summary:
         return summarise(self.scenario, self.trials[way])
+
+
+def bounded(site: Site) -> Mapping[str, tuple[Scenario, float]]:
+    """Return releases that do less harm than is claimed, each with the share of the nodes that it may reach."""
+    good = read_scenarios()["good"]
+
+    def worse(*, failures: float | None = None, slower: float | None = None) -> Scenario:
+        return altered(good, site, failure_factor=failures, slowdown_ratio=slower)
+
+    return {
+        "failures x5": (worse(failures=5.0), 0.1),
+        "failures x3": (worse(failures=3.0), 0.3),
+        "steps 3 % slower": (worse(slower=0.03), 0.1),
+    }
+
+
+def within(result: Result, share: float) -> float:
+    """Return how many of our rollouts the gate itself stopped before more than this share of the nodes was touched."""
+    ours = result.trials[OURS]
+    return sum(each.is_stopped and not each.has_asked and each.touched_ratio <= share for each in ours) / len(ours)
+
+
+def table_of_bounded(results: Mapping[str, tuple[Result, float]]) -> str:
+    """Return how soon releases are stopped that do less harm than is claimed."""
+    rows = []
+    for name, (result, share) in results.items():
+        ours = result.summary()
+        cells = (
+            f"{within(result, share):.1%}",
+            f"{ours.asked_ratio:.1%}",
+            f"{ours.stopped_ratio:.1%}",
+            f"{ours.days:.1f}",
+        )
+        rows.append((name, f"{ours.seed_count}", f"{share:.0%}", *cells))
+    heading = ("release", "seeds", "may reach", "stopped before", "asked", "stopped or asked", "days")
+    return _table(heading, rows)
 
 
 def promises_broken(result: Result, *, site: Site) -> Iterator[str]:
@@ -161,11 +206,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _play(site, each, seeds=options.good_seeds if each.is_good else options.seeds, workers=options.jobs)
         for each in read_scenarios().values()
     ]
+    less = {
+        name: (_play(site, scenario, seeds=options.seeds // 2, workers=options.jobs), share)
+        for name, (scenario, share) in bounded(site).items()
+    }
     seconds = time.perf_counter() - began
     _say(table_of_ours(results, site=site))
-    _say(f"\n{table_of_peers(results, site=site)}\n")
+    _say(f"\n{table_of_bounded(less)}\n")
+    _say(f"{table_of_peers(results, site=site)}\n")
     _say(f"{seconds / 60:.1f} minutes on {options.jobs} processes.")
     broken = [said for result in results for said in promises_broken(result, site=site)]
+    broken += [
+        f"{name}: {within(result, share):.1%} stopped before {share:.0%} of the nodes; promised are {BOUNDED_RATIO:.0%}"
+        for name, (result, share) in less.items()
+        if within(result, share) < BOUNDED_RATIO
+    ]
     if seconds > ALL_SECONDS:
         broken.append(f"it took {seconds / 60:.0f} minutes; promised are {ALL_SECONDS / 60:.0f}")
     reasons = [

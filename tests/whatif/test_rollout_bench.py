@@ -1,8 +1,10 @@
 """The bench of rollouts names every promise that is not kept, and no other."""
 
+from dataclasses import replace
+
 import pytest
 
-from bench.rollout import Result, promises_broken, table_of_ours, table_of_peers
+from bench.rollout import Result, promises_broken, table_of_bounded, table_of_ours, table_of_peers, within
 from ops_pipelines_lab.whatif.lifecycle.scenario import Scenario, read_site
 from ops_pipelines_lab.whatif.lifecycle.trials import OURS, Trial
 
@@ -72,3 +74,17 @@ def test_the_tables_have_a_row_for_each_release_and_each_way() -> None:
     assert [line.split(" | ")[0] for line in ours.splitlines()[2:]] == ["| good", "| bad"]
     assert "| all_at_once | 1 | 2.90 (2.90 to 2.90) | 1,000 |" in peers
     assert "30, back" in peers
+
+
+@pytest.mark.parametrize(("touched", "expected"), [(99, 1.0), (100, 1.0), (101, 0.0)])
+def test_a_release_counts_as_stopped_before_a_share_up_to_its_last_node(touched: int, expected: float) -> None:
+    assert within(Result(scenario=BAD, trials={OURS: [bad(touched=touched)]}), 0.1) == expected
+
+
+def test_who_asked_or_never_stopped_was_not_stopped_by_the_gate() -> None:
+    trials = [bad(), bad(is_stopped=False), replace(bad(), has_asked=True), bad()]
+
+    found = Result(scenario=BAD, trials={OURS: trials})
+
+    assert within(found, 0.1) == 0.5
+    assert "| failures x5 | 4 | 10% | 50.0% | 25.0% | 75.0% | 9.0 |" in table_of_bounded({"failures x5": (found, 0.1)})
