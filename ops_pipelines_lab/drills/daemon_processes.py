@@ -160,6 +160,20 @@ def find_processes(is_wanted: Callable[[Mapping[str, str]], bool]) -> dict[int, 
     return {pid: born for pid in found if (born := born_at(pid)) is not None}
 
 
+def find_holders(path: Path, *, name: str) -> dict[int, int]:
+    """Return pid -> start time of each live process of this name that holds a file open."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or name_of_process(int(entry.name)) != name:
+            continue
+        with suppress(OSError):  # ended meanwhile
+            is_holder = any(each.readlink() == path for each in (entry / "fd").iterdir())
+            born = born_at(int(entry.name))
+            if is_holder and born is not None:
+                found[int(entry.name)] = born
+    return found
+
+
 def kill_processes(processes: Mapping[int, int]) -> None:
     """Kill each process that is still the one found (same start time), and return when all are gone.
 

@@ -21,7 +21,14 @@ from pathlib import Path
 
 from ops_pipelines.core.identity import JobId, NodeName, parse_job_id
 from ops_pipelines.resources.slurm.guard.installation import prolog_of
-from ops_pipelines_lab.drills.daemon_processes import DaemonError, Daemons, find_processes, kill_processes, wait_until
+from ops_pipelines_lab.drills.daemon_processes import (
+    DaemonError,
+    Daemons,
+    find_holders,
+    find_processes,
+    kill_processes,
+    wait_until,
+)
 from ops_pipelines_lab.drills.slurm_cluster_files import (
     ACCOUNT_SHARES,
     CLUSTER_NAME,
@@ -132,7 +139,10 @@ class SlurmCluster:
             for names in ([*slurmds, *witnesses, "start-guard"], ["slurmctld"], ["slurmdbd"], ["mariadbd"], ["munged"]):
                 self._daemons.stop(names)
             kill_processes(find_processes(lambda env: self._is_ours(env) and NODE_MARK in env))
-            kill_processes(find_processes(lambda env: self._is_ours(env) and "SLURM_JOB_ID" in env))
+            kill_processes(
+                find_processes(lambda env: self._is_ours(env) and "SLURM_JOB_ID" in env)
+                | {pid: born for node in self.node_names for pid, born in self._step_daemons_of(node).items()}
+            )
 
     def delete(self) -> None:
         """Stop, and remove the directory with everything in it. Refuses a directory that holds no cluster."""
@@ -193,9 +203,15 @@ class SlurmCluster:
     def find_processes_of(self, node: NodeName) -> dict[int, int]:
         """Return pid -> start time of each live process that pretends to run on the node: the witness of its power."""
         # A process that left its slurmstepd behind still carries what Slurm gave the task.
-        return find_processes(
+        of_node = find_processes(
             lambda env: self._is_ours(env) and node in (env.get(NODE_MARK), env.get("SLURMD_NODENAME"))
         )
+        return of_node | self._step_daemons_of(node)
+
+    def _step_daemons_of(self, node: NodeName) -> dict[int, int]:
+        """Return the slurmstepd of a node: that of 25.11 writes its title over its environment, and cannot be told
+        by it. Each writes to the log of the slurmd that started it."""
+        return find_holders(self.settings.log / f"slurmd-{node}.log", name="slurmstepd")
 
     def power_on_node(self, node: NodeName) -> None:
         """Boot a node that is off; a node that is on stays as it is, unless its slurmd died: that starts again."""
