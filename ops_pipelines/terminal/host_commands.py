@@ -230,11 +230,13 @@ def install(
         ),
         python=installation.own_python(),
         next_prolog=installation.next_prolog_of(directory) if before == str(wrapper) else before,
+        programs=installation.slurm_programs(),
     )
     behind = f", then {guard.next_prolog}" if guard.next_prolog else ""
     if dry_run:
         typer.echo(f"would write the guard to {directory} and its state to {state}, owned by {user}")
         typer.echo(f"would let {slurm_conf} say PrologSlurmctld={wrapper}{behind}; now: {before or 'none'}")
+        typer.echo(f"would ask Slurm by {guard.scontrol}")
         return
     try:
         guard.write()
@@ -249,7 +251,7 @@ def install(
         # A PrologSlurmctld that cannot run fails every start of the cluster.
         _refuse(f"{hindrance}; open it to {user} and install again. {slurm_conf} was not changed")
     kept = installation.change_slurm_conf(slurm_conf, str(wrapper))
-    typer.echo(f"the guard lies in {directory}; slurmctld runs {wrapper}{behind}")
+    typer.echo(f"the guard lies in {directory}; slurmctld runs {wrapper}{behind}; it asks Slurm by {guard.scontrol}")
     if kept is not None:
         typer.echo(f"{slurm_conf} was changed; as it was, it is {kept}")
     typer.echo("now: systemctl restart slurmctld, which runs no first PrologSlurmctld before (its jobs continue);")

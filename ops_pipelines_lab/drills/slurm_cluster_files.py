@@ -107,6 +107,7 @@ class SlurmClusterSettings:
                 look_again_seconds=3.0,
             ),
             python=own_python(),
+            programs=None if self.prefix is None else self.prefix / "bin",
         )
 
     def witness_port(self, node: NodeName) -> int:

@@ -220,17 +220,11 @@ def types_counted(cluster: SlurmCluster) -> Iterator[None]:
     counted = before.replace("AccountingStorageTRES=gres/gpu\n", "AccountingStorageTRES=gres/gpu,gres/gpu:h100\n")
     file.write_text(f"{counted}JobSubmitPlugins=lua\n")
     try:
-        restart_controller(cluster)
+        cluster.restart_controller()
         yield
     finally:
         file.write_text(before)
-        restart_controller(cluster)
-
-
-def restart_controller(cluster: SlurmCluster) -> None:
-    """Nodes answer a little later: who needs one waits for it."""
-    cluster.kill_controller()
-    cluster.start_controller()
+        cluster.restart_controller()
 
 
 def lift_limits(cluster: SlurmCluster) -> None:

@@ -53,6 +53,29 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(slurm_conf: Path) ->
     assert not (slurm_conf.parent / "guard").exists()
 
 
+def test_a_slurm_in_a_place_of_its_own_is_asked_by_its_own_programs(
+    slurm_conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scontrol = slurm_conf.parent / "opt" / "bin" / "scontrol"
+    scontrol.parent.mkdir(parents=True)
+    scontrol.touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{scontrol.parent}:{os.environ['PATH']}")
+
+    answer = install(slurm_conf, "--dry-run")
+    install(slurm_conf)
+
+    assert f"would ask Slurm by {scontrol}" in answer.output
+    environment = (slurm_conf.parent / "guard" / "start_guard.env").read_text()
+    assert f"PATH={scontrol.parent}:/usr/local/sbin:" in environment
+
+
+@pytest.mark.parametrize("path", ["/usr/bin:/bin", "/nowhere"])
+def test_the_systems_own_slurm_is_asked_by_name(path: str, slurm_conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", path)
+
+    assert "would ask Slurm by scontrol" in install(slurm_conf, "--dry-run").output
+
+
 def test_an_unknown_user_or_a_missing_slurm_conf_changes_nothing(slurm_conf: Path) -> None:
     unknown = install(slurm_conf, user="nobody-at-all")
     missing = run("install", "--slurm-conf", str(slurm_conf.with_name("none.conf")), "--user", USER)

@@ -46,10 +46,18 @@ class Installation:
     python: Path
     next_prolog: str = ""
     """The site's own PrologSlurmctld, which runs after the guard; empty: there is none."""
+    programs: Path | None = None
+    """Where the clients of this Slurm lie (`scontrol`), if not where the system's do: slurmctld gives its prologs no
+    PATH, and refuses clients of a version too far from its own."""
 
     @property
     def wrapper(self) -> Path:
         return self.directory / WRAPPER
+
+    @property
+    def scontrol(self) -> str:
+        """Return by which program it asks Slurm."""
+        return "scontrol" if self.programs is None else str(self.programs / "scontrol")
 
     def write(self) -> None:
         """Write every file, each whole; again over an older guard. Raises OSError."""
@@ -70,7 +78,7 @@ class Installation:
             "LIMIT_SECONDS": str(LIMIT_SECONDS),
             "NEXT": self.next_prolog,
             "SLURM_CONF": self.settings.slurm_conf,
-            "PATH": _PATH,
+            "PATH": _PATH if self.programs is None else f"{self.programs}:{_PATH}",
         }
         return "".join(f"{name}={shlex.quote(word)}\n" for name, word in words.items())
 
@@ -81,6 +89,7 @@ class Installation:
         """Return why a user cannot run this guard, by the mode bits of its files; empty if they let it."""
         needed = [(self.wrapper, 0o5), (self.python, 0o1)]
         needed += [(self.directory / name, 0o4) for name in (JUDGE, SETTINGS, ENVIRONMENT)]
+        needed += [(self.programs / "scontrol", 0o1)] if self.programs is not None else []
         needed += [(self.settings.addresses, 0o4)] if self.settings.addresses is not None else []
         try:
             for file, bits in needed:
@@ -135,6 +144,13 @@ def next_prolog_of(directory: Path) -> str:
         return ""
     named = (line.partition("=")[2] for line in text.splitlines() if line.startswith("NEXT="))
     return "".join(shlex.split(next(named, "")))
+
+
+def slurm_programs() -> Path | None:
+    """Return where the `scontrol` lies that is run by name; None if there is none, or it is the system's."""
+    found = shutil.which("scontrol")
+    directory = None if found is None else Path(found).absolute().parent
+    return None if directory is None or str(directory) in _PATH.split(":") else directory
 
 
 def own_python() -> Path:
