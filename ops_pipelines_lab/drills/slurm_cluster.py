@@ -209,8 +209,8 @@ class SlurmCluster:
         return of_node | self._step_daemons_of(node)
 
     def _step_daemons_of(self, node: NodeName) -> dict[int, int]:
-        """Return the slurmstepd of a node: that of 25.11 writes its title over its environment, and cannot be told
-        by it. Each writes to the log of the slurmd that started it."""
+        """Return the slurmstepd of a node, by the log of its slurmd: that of 25.11 writes its title over its
+        environment."""
         return find_holders(self.settings.log / f"slurmd-{node}.log", name="slurmstepd")
 
     def power_on_node(self, node: NodeName) -> None:

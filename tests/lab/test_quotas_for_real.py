@@ -44,7 +44,7 @@ GIVES_EACH_A_TYPE = LETS_ALL_PASS.replace(
   for _, field in ipairs({"tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket"}) do
     local asked = job_desc[field]
     if asked ~= nil then
-      job_desc[field] = string.gsub(asked, "gpu:(%d+)", "gpu:h100:%1")
+      job_desc[field] = string.gsub(asked, "gpu([:=])(%d+)", "gpu:h100%1%2")
     end
   end
   return slurm.SUCCESS
