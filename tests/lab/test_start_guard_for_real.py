@@ -343,8 +343,8 @@ def test_the_guard_says_that_it_works(guarded: Guarded) -> None:
 
 
 def test_a_guard_that_a_running_slurmctld_does_not_ask_is_not_well(guarded: Guarded) -> None:
-    """Slurm 22.05 names a first PrologSlurmctld after `scontrol reconfigure`, and runs it after a restart alone; that of
-    25.11 restarts slurmctld itself."""
+    """Slurm 22.05 names a first PrologSlurmctld after `scontrol reconfigure`, and runs it after a restart alone; 25.11
+    restarts slurmctld itself."""
     guard = guarded.guard
 
     def problems() -> str:

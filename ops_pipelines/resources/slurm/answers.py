@@ -184,7 +184,7 @@ def read_config_answer(text: str, *, source: str) -> SchedulerLimits:
 
 _RUN_BY_US = {
     "22.05": "every act of the lab was played on it",
-    "25.11": "nodes, jobs, settings and accounting pass their contracts on it; start guard and quotas are not shown",
+    "25.11": "its contracts, the start guard, quotas, reboots and a rollout were run on it, not every act of the lab",
 }
 """Release -> what of it we ran; docs/SLURM.md says how to run more."""
 
