@@ -68,6 +68,10 @@ class Guarded:
     def job(self, job: JobId) -> JobStatus:
         return next(each for each in self._scheduler.read_jobs() if each.job == job)
 
+    def unguarded(self) -> str:
+        """Return why the autopilot thinks that restarts are not guarded."""
+        return self._scheduler.read_limits().unguarded
+
     def node_of(self, job: JobId) -> NodeName:
         (node,) = self.job(job).nodes
         return node
@@ -340,6 +344,8 @@ def test_the_task_of_an_array_that_has_the_arrays_own_id_is_held_alone(guarded: 
 
 def test_the_guard_says_that_it_works(guarded: Guarded) -> None:
     guarded.wait("the watch to have looked", lambda: status(guarded.guard.settings)["is_well"] is True)
+
+    assert guarded.unguarded() == ""
 
 
 def test_a_guard_that_a_running_slurmctld_does_not_ask_is_not_well(guarded: Guarded) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ops_pipelines.core.observation import Checkpointing, JobState, NodeState, NodeStatus, Workload
 from ops_pipelines.core.sources import SourceNonsense, SourceUnavailable
-from ops_pipelines.resources.slurm.answers import read_config_answer, read_nodes_answer, tell_version
+from ops_pipelines.resources.slurm.answers import prolog_in, read_config_answer, read_nodes_answer, tell_version
 from ops_pipelines.resources.slurm.jobs import JobRow, read_jobs_answer
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
@@ -437,6 +437,19 @@ def test_limits_are_read_from_the_settings_that_slurmctld_runs_with() -> None:
     assert limits.answer_limit == timedelta(seconds=10)
     assert not limits.is_every_down_node_returned
     assert limits.is_requeue_the_default
+
+
+def test_a_guard_among_numbered_prologs_is_found() -> None:
+    """25.11 may run several, and numbers also a single one."""
+    shown = recorded("scontrol-config-25.11-numbered-prolog.txt")
+    ours = "PrologSlurmctld[0]      = /srv/drill/etc/start_guard/start_guard.sh"
+    others = shown.replace(ours, "PrologSlurmctld[0]      = /site/prolog")
+    both = others.replace("= /site/prolog", f"= /site/prolog\n{ours.replace('[0]', '[1]')}")
+
+    assert (read_config_answer(shown, source="scontrol").version, ours in shown) == ("25.11.7", True)
+    assert [read_config_answer(each, source="scontrol").unguarded for each in (shown, both)] == ["", ""]
+    assert "/site/prolog, not the start guard" in read_config_answer(others, source="scontrol").unguarded
+    assert prolog_in(shown) == prolog_in(both) == "/srv/drill/etc/start_guard/start_guard.sh"
 
 
 def test_slurm_without_a_silence_limit_neither_gives_nodes_up_nor_asks_them() -> None:

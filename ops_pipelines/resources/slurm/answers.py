@@ -169,7 +169,6 @@ def read_config_answer(text: str, *, source: str) -> SchedulerLimits:
         return int(found[1])
 
     silence_limit = timedelta(seconds=number("SlurmdTimeout"))
-    prolog = settings.get(PROLOG, "")
     return SchedulerLimits(
         # At 0 slurmctld neither gives a node up nor pings one that has answered before.
         silence_limit=silence_limit or None,
@@ -177,7 +176,7 @@ def read_config_answer(text: str, *, source: str) -> SchedulerLimits:
         answer_limit=timedelta(seconds=number("MessageTimeout")),
         is_every_down_node_returned=number("ReturnToService") == 2,
         is_requeue_the_default=number("JobRequeue") != 0,
-        unguarded=_why_unguarded(prolog),
+        unguarded=_why_unguarded(prolog_in(text)),
         version=settings.get("SLURM_VERSION", ""),
     )
 
@@ -210,8 +209,13 @@ def settings_in(text: str) -> Mapping[str, str]:
 
 
 def prolog_in(text: str) -> str:
-    """Return the PrologSlurmctld of `scontrol show config`; empty if it is not shown."""
-    return settings_in(text).get(PROLOG, "")
+    """Return the PrologSlurmctld of `scontrol show config`; empty if it is not shown.
+
+    25.11 numbers them (`PrologSlurmctld[0]`), and runs them all: of several it is ours, if that is among them.
+    """
+    shown = settings_in(text)
+    found = [value for name, value in shown.items() if name.partition("[")[0] == PROLOG]
+    return next((each for each in found if Path(each).name == WRAPPER), found[0] if found else "")
 
 
 def _why_unguarded(prolog: str) -> str:
