@@ -494,7 +494,7 @@ def test_answer_without_settings_is_nonsense(text: str) -> None:
     ("version", "said"),
     [
         ("22.05.8", "Slurm 22.05.8: every act"),
-        ("25.11.7", "Slurm 25.11.7: nodes, jobs"),
+        ("25.11.7", "Slurm 25.11.7: its contracts"),
         ("25.05.1", "Slurm 25.05.1: not run by us"),
         ("", ""),
     ],
