@@ -538,7 +538,10 @@ class SlurmCluster:
             unit_command("ops-pipelines-node-witness@.service"),
             {"/usr/local/lib/ops_pipelines": str(self.settings.guard.directory), "slurm": self._user},
         )
-        own = ["--node", node, "--munge-socket", str(self.settings.munge_socket), "--only-with", f"{NODE_MARK}={node}"]
+        # Another cluster on this machine, or what is left of one, has jobs and nodes of the same names.
+        ours = (f"{NODE_MARK}|SLURMD_NODENAME={node}", f"SLURM_CONF={self.settings.slurm_conf}")
+        own = ["--node", node, "--munge-socket", str(self.settings.munge_socket)]
+        own += [word for each in ours for word in ("--only-with", each)]
         program = [*listen, f"--listen=127.0.0.1:{self.settings.witness_port(node)}", *witness, *own]
         self._daemons.start(f"witness-{node}", program, env=environment)
 

@@ -23,6 +23,7 @@ from ops_pipelines.resources.slurm.guard.installation import (
     prolog_of,
     with_prolog,
 )
+from ops_pipelines.resources.slurm.guard.node_witness import Witness
 from ops_pipelines.resources.slurm.guard.start_guard import (
     GuardError,
     Settings,
@@ -395,3 +396,28 @@ def test_a_guard_on_this_host_is_asked_itself(tmp_path: Path) -> None:
 
     assert "scontrol" in found or "munge" in found  # There is no Slurm here: it says what it lacks.
     assert os.access(guard.wrapper, os.X_OK)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root reads the environment of every process")
+@pytest.mark.parametrize(
+    ("only_with", "count"),
+    [
+        ((), 1),
+        ((("MARK|SLURMD_NODENAME", "gpu001"),), 1),
+        ((("MARK|SLURMD_NODENAME", "gpu002"),), 0),
+        ((("MARK|SLURMD_NODENAME", "gpu001"), ("SLURM_CONF", "/a/slurm.conf")), 1),
+        ((("MARK|SLURMD_NODENAME", "gpu001"), ("SLURM_CONF", "/b/slurm.conf")), 0),
+    ],
+)
+def test_a_drills_witness_counts_its_own_nodes_and_clusters_processes_alone(
+    only_with: tuple[tuple[str, str], ...], count: int
+) -> None:
+    job = str(900_000_000_000 + os.getpid())
+    environment = {"SLURM_JOB_ID": job, "SLURMD_NODENAME": "gpu001", "SLURM_CONF": "/a/slurm.conf"}
+    witness = Witness("gpu001", asker_uids=[0], munge_socket=None, only_with=only_with)
+
+    with subprocess.Popen(["/bin/cat"], env=environment, stdin=subprocess.PIPE) as process:
+        ages = list(witness._ages(job))
+        process.kill()
+
+    assert len(ages) == count

@@ -43,12 +43,13 @@ class Witness:
         *,
         asker_uids: Sequence[int],
         munge_socket: str | None,
-        only_with: tuple[str, str] | None = None,
+        only_with: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """`only_with`: a variable and its value, where several simulated nodes share one machine (the drills)."""
+        """`only_with`: variables and their values, where several simulated nodes, and clusters, share one machine (the
+        drills): a process counts if it has each of them. `A|B` is a variable that has either name."""
         self._node, self._munge_socket = node, munge_socket
         self._asker_uids = frozenset(asker_uids)
-        self._only_with = only_with
+        self._only_with = tuple((frozenset(names.split("|")), value) for names, value in only_with)
 
     def answer(self, line: bytes) -> bytes:
         """Return the answer to one question; raise WitnessError if it is none, or cannot be answered."""
@@ -95,9 +96,8 @@ class Witness:
             environment = _read_environment(process)
         except PermissionError:
             raise WitnessError("processes of others cannot be read: run it as root, or with CAP_SYS_PTRACE") from None
-        if self._only_with is not None:
-            name, value = self._only_with
-            if value not in (environment.get(name), environment.get("SLURMD_NODENAME")):
+        for names, value in self._only_with:
+            if not any(environment.get(name) == value for name in names):
                 return False
         if environment.get("SLURM_JOB_ID") == job or environment.get("SLURM_JOBID") == job:
             return True
@@ -157,14 +157,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--inetd", action="store_true", help="answer the one connection on standard input")
     parser.add_argument("--asker", default="slurm", help="the user of slurmctld, who may ask beside root")
     parser.add_argument("--munge-socket")
-    parser.add_argument("--only-with", metavar="NAME=VALUE", help=argparse.SUPPRESS)
+    parser.add_argument("--only-with", metavar="NAME=VALUE", action="append", default=[], help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    name, _, value = (options.only_with or "").partition("=")
     witness = Witness(
         options.node,
         asker_uids=[0, *_uids_of(options.asker)],
         munge_socket=options.munge_socket,
-        only_with=(name, value) if name else None,
+        only_with=[(names, value) for names, _, value in (each.partition("=") for each in options.only_with)],
     )
     if options.inetd:
         serve_one(witness, socket.socket(fileno=os.dup(sys.stdin.fileno())))
