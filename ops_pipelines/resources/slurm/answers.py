@@ -183,7 +183,7 @@ def read_config_answer(text: str, *, source: str) -> SchedulerLimits:
 
 _RUN_BY_US = {
     "22.05": "every act of the lab was played on it",
-    "25.11": "its contracts, the start guard, quotas, reboots and a rollout were run on it, not every act of the lab",
+    "25.11": "its contracts, the start guard, reboots and every act of the lab but the rollout were run on it",
 }
 """Release -> what of it we ran; docs/SLURM.md says how to run more."""
 
