@@ -277,6 +277,8 @@ def _validate(hours: Sequence[_Hour], asked: Sequence[Expectation]) -> dict[str,
     All are asked as one first, whether any measure lies beyond its bound: an expectation costs milliseconds, and mostly
     none does. Where one does, or cannot be compared, each is asked for itself.
     """
+    if not asked:
+        return {}
     import pandas as pd
 
     if len(asked) > 1:
@@ -284,8 +286,6 @@ def _validate(hours: Sequence[_Hour], asked: Sequence[Expectation]) -> dict[str,
         (answer,) = _ask(_batches(), beyond, [_at_most(_BEYOND, 0.0, name=_BEYOND)]).values()
         if answer.success:
             return {each.name: answer for each in asked}
-    if not asked:
-        return {}
     numbers = pd.DataFrame({_cell(each): [_number(hour.numbers, each) for hour in hours] for each in asked})
     return _ask(_batches(), numbers, [_bound(each) for each in asked])
 
