@@ -17,7 +17,7 @@ from ops_pipelines_lab.whatif.lifecycle.controller import OurRollout
 from ops_pipelines_lab.whatif.lifecycle.hands import GateRecord, name_of, number_of
 from ops_pipelines_lab.whatif.lifecycle.scenario import policy_of, read_scenarios
 from ops_pipelines_lab.whatif.lifecycle.world import DAY, World
-from tests.whatif.small_cluster import NODE_COUNT, rolled_out, small_site, world_of
+from tests.whatif.small_cluster import NODE_COUNT, rolled_out, small_site, unbounded, world_of
 
 BAD = [name for name, each in read_scenarios().items() if not each.is_good]
 
@@ -48,10 +48,19 @@ def test_a_good_release_reaches_every_node() -> None:
     assert all(node.is_updated and not node.is_capped for node in world.nodes)
 
 
+def test_a_fleet_too_small_to_see_what_the_policy_bounds_asks_and_is_not_stopped() -> None:
+    _, rollout = rolled_out("good", policy=policy_of(small_site()))
+
+    assert rollout.outcome.has_asked
+    assert rollout.outcome.reason.startswith("not decided in 7.0 d")
+    assert "found nine times of ten" in rollout.outcome.reason
+    assert rollout.outcome.touched_count == 30
+
+
 def test_never_are_more_nodes_in_hand_than_the_policy_allows_and_no_job_is_killed() -> None:
     world = world_of(site=replace(small_site(), failures_per_node_day=1e-9))
     world.play(DAY / 4)
-    policy = policy_of(small_site())
+    policy = unbounded()
     rollout = OurRollout(world, policy)
 
     most = 0

@@ -39,8 +39,18 @@ def test_the_document_of_a_bad_release_stands_alone_on_standard_output() -> None
     assert document["peers"]["one_at_a_time"]["rolled_back_ratio"] == 0.0
 
 
-def test_the_document_of_a_good_release_says_what_it_costs() -> None:
+def test_a_fleet_too_small_to_see_what_is_bounded_asks_and_that_is_no_false_stop() -> None:
     found = simulate("--scenario", "good", "--nodes", "60", "--seeds", "1", "--json")
+
+    document = json.loads(found.stdout)
+    assert (document["asked_ratio"], document["stopped_ratio"], document["false_stop_ratio"]) == (1.0, 1.0, 0.0)
+
+
+def test_the_document_of_a_good_release_says_what_it_costs(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("mode: observe\nrollouts: {bounds: []}\n")
+
+    found = simulate("--scenario", "good", "--nodes", "60", "--seeds", "1", "--policy", str(policy), "--json")
 
     document = json.loads(found.stdout)
     assert document["touched_ratio_when_stopped"] is None

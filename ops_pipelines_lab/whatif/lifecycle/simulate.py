@@ -65,8 +65,8 @@ def rollout_simulate(
     \b
     JSON: gpu_hours_per_upgraded_node (against the same seed without a rollout; null for a bad release),
     touched_ratio_when_stopped (95th percentile, 1.0 for a rollout that never stopped; null for good),
-    false_stop_ratio (null for a bad release), rolled_back_ratio (of those that stopped; null for good),
-    peers {name: the same}, scenario, nodes, seeds, days, stopped_ratio, asked_ratio,
+    false_stop_ratio (good releases found bad; null for a bad one), rolled_back_ratio (of those that stopped; null for
+    good), peers {name: the same}, scenario, nodes, seeds, days, stopped_ratio (found bad or asked about), asked_ratio,
     decided_days and deciding_days (from the first drain, and from when all canaries work; 95th percentiles).
     """
     from ops_pipelines_lab.whatif.lifecycle.scenario import altered, policy_of, read_scenarios, read_site
@@ -150,14 +150,15 @@ def _print(scenario: str, ours: "Summary", peers: "Mapping[str, Summary]") -> No
     from rich.table import Table
 
     table = Table(title=f"{scenario}: {ours.seed_count} rollouts ({_SAID})")
-    for heading in ("way", "GPU-h/node", "touched", "stopped", "back", "days"):
+    for heading in ("way", "GPU-h/node", "touched", "stopped", "asked", "back", "days"):
         table.add_column(heading, justify="left" if heading == "way" else "right", no_wrap=True)
     for name, each in {"this policy": ours, **peers}.items():
         table.add_row(
             name,
             "" if each.gpu_hours_per_upgraded_node is None else f"{each.gpu_hours_per_upgraded_node:.2f}",
             "" if each.touched_ratio_when_stopped is None else f"{each.touched_ratio_when_stopped:.1%}",
-            f"{each.stopped_ratio:.1%}",
+            f"{each.stopped_ratio - each.asked_ratio:.1%}",
+            f"{each.asked_ratio:.1%}",
             "" if each.rolled_back_ratio is None else f"{each.rolled_back_ratio:.0%}",
             f"{each.days:.1f}",
         )

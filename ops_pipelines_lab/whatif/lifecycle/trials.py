@@ -234,9 +234,11 @@ class Summary:
     touched_ratio_when_stopped: float | None
     """95th percentile over seeds."""
     false_stop_ratio: float | None
+    """Of good releases: found bad, not asked about."""
     rolled_back_ratio: float | None
     """Of those that stopped: every touched node runs its old version."""
     stopped_ratio: float
+    """Found bad, or asked about."""
     asked_ratio: float
     days: float
     """Mean, from the first drain to the end."""
@@ -328,7 +330,7 @@ def summarise(scenario: Scenario, trials: Sequence[Trial]) -> Summary:
         touched_ratio_when_stopped=None
         if scenario.is_good
         else percentile([each.touched_ratio for each in trials], 0.95),
-        false_stop_ratio=len(stopped) / len(trials) if scenario.is_good else None,
+        false_stop_ratio=sum(not each.has_asked for each in stopped) / len(trials) if scenario.is_good else None,
         rolled_back_ratio=sum(each.is_back for each in stopped) / len(stopped)
         if stopped and not scenario.is_good
         else None,
