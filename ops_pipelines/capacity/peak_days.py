@@ -14,6 +14,7 @@ Links: each one's fuller direction over its rate, and of all the 90th percentile
 fabric is full where its busiest tenth is, not where its mean is.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -332,65 +333,50 @@ AT_CAP_RATIO = 0.98
 """Who ran so much of its hard cap in an hour stood at it: jobs come and go within the hour."""
 ALL_TEAMS = ""
 _NUMBERS = ("gpus_demand_avg", "gpus_running_avg", "gpus_wasted_avg", "gpus_pending_avg")
+_OF_HOUR = ["gpu_type", "team", "hour"]
 Caps = Mapping[tuple[TeamName, GpuType], float]
 """What a team never gets more of, by contract; who is not named has no cap."""
 
 
 def put_gpus(book: DayBook, hourly: pa.Table, *, caps: Caps) -> None:
     """Put the hours of a day into its book."""
-    hours: dict[tuple[TeamName, GpuType], dict[int, tuple[float, ...]]] = defaultdict(dict)
-    known: set[int] = set()
-    for team, kind, at, *numbers in _rows(hourly):
-        place = book.place_of(at)
-        if place is None:
-            continue
-        known.add(place)
-        # Jobs without an account are somebody's; the name of nobody is that of all teams together.
-        hours[TeamName(team) or NO_TEAM, GpuType(kind)][place] = tuple(numbers)
+    frame = _frame(hourly, ("team", "gpu_type", *_NUMBERS)).fillna(dict.fromkeys(_NUMBERS, 0.0))
+    # Jobs without an account are somebody's; the name of nobody is that of all teams together.
+    frame["team"] = frame["team"].replace(ALL_TEAMS, NO_TEAM)
+    frame["hour"] = pd.array([book.place_of(at) for at in hourly["time"].to_pylist()], dtype="Int64")
+    frame = frame.dropna(subset="hour").drop_duplicates(_OF_HOUR, keep="last")
+    known = sorted(frame["hour"].unique())
     if not known:
         book.notes.append("gpus: no hour of gpu_demand is known; materialise it there")
         return
     missing = len(book.hours) - len(known)
     if missing:
         book.notes.append(f"gpus: {missing} of {len(book.hours)} hours of gpu_demand are not known")
-    nothing = (0.0,) * len(_NUMBERS)
-    sums: dict[GpuType, dict[int, list[float]]] = {}
-    at_cap: dict[GpuType, set[int]] = defaultdict(set)
-    for team, kind in sorted(hours):
-        own = {place: hours[team, kind].get(place, nothing) for place in sorted(known)}
-        cap = caps.get((team, kind))
-        stood = set() if cap is None else {place for place, each in own.items() if _is_at(cap, ran=each[1])}
-        _put(book, team, kind, own, censored=len(stood))
-        if cap is not None:
-            book.limit(Resource.GPUS, {team: cap}, gpu_type=kind)
-        at_cap[kind] |= stood
-        of_type = sums.setdefault(kind, {place: [0.0] * len(_NUMBERS) for place in sorted(known)})
-        for place, added in own.items():
-            of_type[place] = [one + other for one, other in zip(of_type[place], added, strict=True)]
-    for kind, summed in sums.items():
-        _put(book, ALL_TEAMS, kind, {place: tuple(each) for place, each in summed.items()}, censored=len(at_cap[kind]))
+    of_teams = frame.set_index(_OF_HOUR)[[*_NUMBERS]]
+    series = of_teams.index.droplevel("hour").unique()
+    of_teams = of_teams.reindex([(*each, hour) for each in series for hour in known], fill_value=0.0)
+    most = [caps.get((team, kind), math.inf) for kind, team, _ in of_teams.index]
+    of_teams["is_at_cap"] = of_teams["gpus_running_avg"] >= AT_CAP_RATIO * pd.Series(most, index=of_teams.index)
+    sums = of_teams.groupby(level=["gpu_type", "hour"]).agg({**dict.fromkeys(_NUMBERS, "sum"), "is_at_cap": "any"})
+    of_all = pd.concat({ALL_TEAMS: sums}, names=["team"]).reorder_levels(_OF_HOUR)
+    for (kind, team), hours in pd.concat([of_teams, of_all]).groupby(level=["gpu_type", "team"]):
+        _put(book, TeamName(team), GpuType(kind), hours)
+    for kind, team in series:
+        if (team, kind) in caps:
+            book.limit(Resource.GPUS, {team: caps[team, kind]}, gpu_type=kind)
 
 
-def _rows(hourly: pa.Table) -> list[tuple[str, str, datetime, float, float, float, float]]:
-    columns = [hourly[name].to_pylist() for name in ("team", "gpu_type", "time")]
-    numbers = [[0.0 if each is None else each for each in hourly[name].to_pylist()] for name in _NUMBERS]
-    return list(zip(*columns, *numbers, strict=True))
-
-
-def _put(book: DayBook, name: str, kind: GpuType, own: Mapping[int, tuple[float, ...]], *, censored: int) -> None:
-    for place, (wanted, _, _, _) in own.items():
-        book.put(Resource.GPUS, {name: wanted}, hour=place, gpu_type=kind)
-    ran, idle, waited = (sum(each[number] for each in own.values()) / len(own) for number in (1, 2, 3))
-    book.add_cells(
-        Resource.GPUS,
-        name,
-        {"running_mean": ran, "idle_mean": idle, "waiting_mean": waited, "censored_hours": censored},
-        gpu_type=kind,
-    )
-
-
-def _is_at(cap: float, *, ran: float) -> bool:
-    return ran >= AT_CAP_RATIO * cap
+def _put(book: DayBook, team: TeamName, kind: GpuType, hours: pd.DataFrame) -> None:
+    for place, wanted in zip(hours.index.get_level_values("hour"), hours["gpus_demand_avg"], strict=True):
+        book.put(Resource.GPUS, {team: float(wanted)}, hour=int(place), gpu_type=kind)
+    means = hours[[*_NUMBERS]].mean()
+    cells: dict[str, float | int | None] = {
+        "running_mean": float(means["gpus_running_avg"]),
+        "idle_mean": float(means["gpus_wasted_avg"]),
+        "waiting_mean": float(means["gpus_pending_avg"]),
+        "censored_hours": int(hours["is_at_cap"].sum()),
+    }
+    book.add_cells(Resource.GPUS, team, cells, gpu_type=kind)
 
 
 # -- GPUs of a local day that nobody can have --

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ops_pipelines.core.action import MESSAGES, Action, ActionRecord, Verb
+from ops_pipelines.core.action import DESTRUCTIVE_VERBS, MESSAGES, Action, ActionRecord, Verb
 from ops_pipelines.core.cluster import Cluster
 from ops_pipelines.core.entries import AUTOPILOT, Guard, LedgerConflict, LedgerState
 from ops_pipelines.core.identity import ActionKey, IncidentId, NodeName, PlanId, cause_of, digest_of, is_rollout
@@ -235,9 +235,11 @@ class ActJudge:
         """Return a refusal, or what the second opinion proved; None is for messages that may go out."""
         cluster, rules = self._cluster, self._cluster.rules
         incident = next((each for each in state.incidents if each.incident == action.incident), None)
-        is_in_force = incident is None or (incident.plan == plan and incident.state is not IncidentState.OPEN)
-        if plan is not None and not is_in_force and action.verb not in MESSAGES:
-            return wait("plan_in_force", "another plan has taken its place")
+        if plan is not None and action.verb not in MESSAGES and not is_rollout(action.incident):
+            if incident is None and action.verb in DESTRUCTIVE_VERBS and self._is_over(action.incident):
+                return never("plan_in_force", f"{action.incident} is over")
+            if incident is not None and (incident.plan != plan or incident.state is IncidentState.OPEN):
+                return wait("plan_in_force", "another plan has taken its place")
         records = tuple(
             replace(record, outcome=None)
             if record.action.verb is Verb.DRAIN and record.outcome is not None and record.action.key not in self._shown
@@ -272,6 +274,10 @@ class ActJudge:
             return refusal
         is_by_hand = authority is Authority.PERSON
         return prove_act(action, self._sight, records=records, is_by_hand=is_by_hand, now=cluster.clock.now())
+
+    def _is_over(self, incident: IncidentId) -> bool:
+        """Return whether an incident that is not open was once; one that never was has no plan out of force."""
+        return self._cluster.ledger.incident(incident) is not None
 
     def _in_trouble(self, incidents: Sequence[Incident]) -> Mapping[NodeName, IncidentId]:
         """Return the nodes in trouble; the acts of one transaction see the same incidents."""

@@ -23,6 +23,7 @@ from ops_pipelines.remediate.guardrails.facts import drain_reason
 from ops_pipelines.remediate.judgement import TTL, Lease
 from ops_pipelines.remediate.perform import Stage, perform
 from ops_pipelines_lab.simulator.journal import EntryKind, FaultKind
+from tests.ports.ledger_samples import incident as open_incident
 from tests.ports.proved_plans import allow, as_step, keep_proved, order_of, plan_named
 from tests.scenarios.small_autopilot import POLICY, SmallAutopilot
 from tests.simulator.small_cluster import GPU1, GPU2, TRAINING
@@ -450,6 +451,22 @@ def test_unsent_power_cut_is_not_sent_once_the_node_answers_again(autopilot: Sma
 
     assert step(autopilot, power_off) is Stage.FAILED
     assert autopilot.received(EntryKind.POWER_OFF) == ()
+
+
+def test_act_for_an_incident_that_is_over_is_not_begun(autopilot: SmallAutopilot) -> None:
+    ledger, now = autopilot.cluster.ledger, autopilot.clock.now()
+    plan = plan_named("PLAN-1", INCIDENT, DRAIN)
+    keep_proved(ledger, plan, at=now)
+    found = open_incident(1, at=now)
+    acting = replace(advance(found, IncidentEvent.PLAN_BEGUN, at=now, note=""), plan=plan.plan)
+    for state in (found, acting, advance(acting, IncidentEvent.NOTHING_TO_VERIFY, at=now, note="")):
+        ledger.change_incident(state, actor=AUTOPILOT, now=now)
+
+    progress = perform(Order(action=DRAIN, behind=plan.plan), autopilot.cluster, lease=autopilot.lease)
+
+    assert progress.stage is Stage.FAILED
+    assert "INC-0001 is over" in progress.reason
+    assert autopilot.commands() == []
 
 
 @pytest.mark.parametrize("what", ["superseded", "another plan"])
