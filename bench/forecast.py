@@ -117,6 +117,11 @@ def _table(title: str, found: Backtest) -> None:
             f"| {name} | {each.mase:.3f} | {each.wql:.4f} | {each.peak_coverage_90:.3f} | "
             f"{each.bound_to_peak_ratio:.2f} | {each.origins} |"
         )
+    if found.rule.bound_to_peak_ratio is not None:
+        _say(
+            f"\n{found.rule.times:.2f} times the highest of four weeks, a factor chosen afterwards, would have held as "
+            f"often: bound / peak {found.rule.bound_to_peak_ratio:.2f}"
+        )
     if found.interval is not None:
         low, high = found.interval
         _say(f"\ncombined holds in {found.pooled.peak_coverage_90:.3f}; 95 % interval {low:.2f} to {high:.2f}, by date")

@@ -360,6 +360,18 @@ def backtest_document(found: Backtest, *, horizon_days: int) -> doc.Document:
     low, high = found.interval or (0.0, 1.0)
     rows: list[tuple[doc.Cell, ...]] = [(name, *_measured(measured)) for name, measured in found.methods.items()]
     rows += [(f"{each.team[:24]} ({each.treatment.value})", *_measured(each.measured)) for each in found.series]
+    rule = found.rule
+    rows.insert(
+        len(found.methods),
+        (
+            "highest of 4 weeks" if rule.times is None else f"highest of 4 weeks x {rule.times:.2f}",
+            None,
+            None,
+            *_measured(found.pooled)[2:3],
+            None if rule.bound_to_peak_ratio is None else f"{rule.bound_to_peak_ratio:.2f}",
+            found.pooled.origins,
+        ),
+    )
     return doc.Document(
         title=f"windows of {horizon_days} days",
         cluster="",
@@ -375,7 +387,8 @@ def backtest_document(found: Backtest, *, horizon_days: int) -> doc.Document:
             doc.Note(
                 words=soft(
                     "held: how often the 90 % bound held the window's peak; 95 % interval of combined: "
-                    f"{low:.0%} to {high:.0%}; combined is what the program uses; the teams' rows are its too"
+                    f"{low:.0%} to {high:.0%}; combined is what the program uses; the teams' rows are its too; the "
+                    "highest of 4 weeks has the factor with which it would have held as often, chosen afterwards"
                 )
             ),
         ),

@@ -160,7 +160,8 @@ def backtest(
     \b
     JSON: pooled, methods {name: ...}, series [{team, treatment, ...}], each with mase, wql (quantiles .1, .5, .9
     of days), peak_coverage_90, bound_to_peak_ratio (median), origins (windows); null where there is nothing to
-    divide by. pooled is what the program uses.
+    divide by. pooled is what the program uses. rule {times, bound_to_peak_ratio}: so many times the highest day of four
+    weeks would have held as often, the factor chosen afterwards.
     """
     from ops_pipelines.capacity.forecast.backtest import TooShort
     from ops_pipelines.capacity.forecast.backtest import backtest as judge
@@ -292,4 +293,5 @@ def _document(found: "Backtest") -> dict[str, object]:
         "series": [
             {"team": each.team, "treatment": each.treatment.value, **asdict(each.measured)} for each in found.series
         ],
+        "rule": asdict(found.rule),
     }

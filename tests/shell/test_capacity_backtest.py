@@ -47,7 +47,7 @@ def test_document_stands_alone_and_has_every_method(tmp_path: Path, run: Callabl
 
     assert found.exit_code == 0
     document = json.loads(found.stdout)
-    assert sorted(document) == ["methods", "pooled", "series"]
+    assert sorted(document) == ["methods", "pooled", "rule", "series"]
     assert {"last_value", "seasonal_naive", "damped_trend", "theta", "exponential_smoothing", "combined"} <= set(
         document["methods"]
     )
@@ -57,6 +57,7 @@ def test_document_stands_alone_and_has_every_method(tmp_path: Path, run: Callabl
     assert [each["origins"] for each in document["series"]] == [3, 3, 3]
     assert document["pooled"]["origins"] == 9
     assert document["pooled"] == document["methods"]["combined"]
+    assert list(document["rule"]) == ["times", "bound_to_peak_ratio"]
 
 
 def test_same_file_gives_the_same_bytes(tmp_path: Path, run: Callable[..., Result]) -> None:

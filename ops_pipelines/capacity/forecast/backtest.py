@@ -18,6 +18,7 @@ from ops_pipelines.capacity.forecast.windows import (
     Places,
     Treatment,
     judged_origins,
+    look_back,
 )
 
 # -- how good forecasts were, in numbers --
@@ -147,6 +148,37 @@ class MeasuredSeries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuleOfThumb:
+    """So many times the highest day of four weeks: the rule that a forecast must beat.
+
+    It has what no forecast has: the factor is the least with which it would have held as often as the forecast did.
+    """
+
+    times: float | None
+    """None: no factor would have; where nothing was requested for four weeks it bounds by nothing."""
+    bound_to_peak_ratio: float | None
+    """Median over windows with a peak."""
+
+
+def rule_of_thumb(series: DailyPeaks, windows: Sequence[Judged]) -> RuleOfThumb:
+    """Return the rule that would have held as many of these windows as their bounds did."""
+    flags = [covered_of(each) for each in windows]
+    held = int(sum(float(each.sum()) for each in flags))
+    peaks, highest = [], []
+    for each in windows:
+        is_there = ~np.isnan(each.bound) & ~np.isnan(each.came).any(axis=0)
+        peaks.append(each.came.max(axis=0)[is_there])
+        highest.append(look_back(series.gpus, origin=each.origin, horizon_days=len(each.came)).recent_peak[is_there])
+    came, seen = np.concatenate(peaks), np.concatenate(highest)
+    needed = np.sort(np.where(came > 0, came / np.where(seen > 0, seen, np.nan), 0.0))  # NaN is sorted last
+    times = float(needed[held - 1]) if held else 0.0
+    is_peak = came > _LEAST_PEAK_GPUS
+    if np.isnan(times):
+        return RuleOfThumb(times=None, bound_to_peak_ratio=None)
+    return RuleOfThumb(times=times, bound_to_peak_ratio=_median([times * seen[is_peak] / came[is_peak]]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backtest:
     pooled: Measured
     """Of what the program uses: the combination, all series together."""
@@ -158,6 +190,7 @@ class Backtest:
     """Places of the days on which the windows begin."""
     interval: tuple[float, float] | None
     """95 % of the pooled coverage, clustered by window date."""
+    rule: RuleOfThumb
 
 
 def backtest(series: DailyPeaks, *, horizon_days: int) -> Backtest:
@@ -184,6 +217,7 @@ def backtest(series: DailyPeaks, *, horizon_days: int) -> Backtest:
         ),
         window_days=judged,
         interval=clustered_interval([covered_of(each) for each in windows[COMBINED]]),
+        rule=rule_of_thumb(series, windows[COMBINED]),
     )
 
 
