@@ -36,6 +36,7 @@ from tests.resources.fake_bmc import (
     recorded_answers,
     serve_bmc,
 )
+from tests.resources.patience import LIMIT_SECONDS
 
 NODE = NodeName("gpu003")
 SYSTEM = f"{SYSTEMS}/System.Embedded.1"
@@ -61,7 +62,7 @@ def settings(bmc: FakeBmc, tmp_path: Path) -> RedfishSettings:
 
 @pytest.fixture
 def power(settings: RedfishSettings) -> RedfishPower:
-    return RedfishPower(settings)
+    return power_for(settings)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,10 @@ def settings_for(url: str, directory: Path) -> RedfishSettings:
         addresses={NODE: url},
         is_certificate_checked=url.startswith("https"),
     )
+
+
+def power_for(settings: RedfishSettings) -> RedfishPower:
+    return RedfishPower(settings, limit_seconds=LIMIT_SECONDS)
 
 
 # -- what is sent --
@@ -179,7 +184,7 @@ def test_system_that_is_named_is_the_one_whose_power_is_cut(
 ) -> None:
     bmc.states = {"DGX": "On", "HGX_Baseboard_0": "On", "gpu003": "On"}
 
-    RedfishPower(replace(settings, system_id=system_id)).power_off(NODE)
+    power_for(replace(settings, system_id=system_id)).power_off(NODE)
 
     assert bmc.received == [(expected, "ForceOff")]
 
@@ -199,7 +204,7 @@ def test_system_that_cannot_be_told_is_left_alone(
     bmc.states = states
 
     with pytest.raises(SourceRefused, match=message):
-        RedfishPower(replace(settings, system_id=system_id)).power_off(NODE)
+        power_for(replace(settings, system_id=system_id)).power_off(NODE)
 
     assert bmc.received == []
 
@@ -243,7 +248,7 @@ def test_bmc_that_is_not_there_gives_no_answer(settings: RedfishSettings) -> Non
         pass
 
     with pytest.raises(SourceUnavailable, match="gave no answer to GET"):
-        RedfishPower(replace(settings, addresses={NODE: gone.url})).power_off(NODE)
+        power_for(replace(settings, addresses={NODE: gone.url})).power_off(NODE)
 
 
 def test_name_of_a_bmc_that_nobody_knows_gives_no_answer(settings: RedfishSettings) -> None:
@@ -262,7 +267,7 @@ def test_node_without_a_bmc_is_refused(power: RedfishPower) -> None:
 @pytest.mark.parametrize("name", ["gpu003/../x", "gpu003@evil", "gpu003:1", "", "gpu 3", "gpu003\n", "{node}"])
 def test_what_is_no_node_name_reaches_no_address(settings: RedfishSettings, name: str) -> None:
     with pytest.raises(ValueError, match="is not a node name"):
-        RedfishPower(replace(settings, address="http://{node}")).power_off(NodeName(name))
+        power_for(replace(settings, address="http://{node}")).power_off(NodeName(name))
 
 
 # -- answers that say no, nothing, or nonsense --
@@ -318,7 +323,7 @@ def test_wrong_password_is_refused_and_stands_in_no_message(
 
     for authentication in Authentication:
         with pytest.raises(SourceRefused, match=r"HTTP 401.*check fleet\.redfish\.user") as caught:
-            RedfishPower(replace(settings, authentication=authentication)).power_off(NODE)
+            power_for(replace(settings, authentication=authentication)).power_off(NODE)
         told.append(str(caught.value))
 
     assert "hunter2" not in "".join([*told, *capfd.readouterr(), repr(settings)])
@@ -391,7 +396,7 @@ def test_command_that_is_sent_elsewhere_is_not_sent_after(bmc: FakeBmc, power: R
 
 def test_session_is_closed_after_each_call(bmc: FakeBmc, settings: RedfishSettings) -> None:
     bmc.takes_basic = False
-    power = RedfishPower(replace(settings, authentication=Authentication.SESSION))
+    power = power_for(replace(settings, authentication=Authentication.SESSION))
 
     power.power_off(NODE)
 
@@ -404,7 +409,7 @@ def test_session_is_closed_after_a_refusal_too(bmc: FakeBmc, settings: RedfishSe
     bmc.answers["POST", RESET] = extended_error(409, "the system is being serviced")
 
     with pytest.raises(SourceRefused, match="the system is being serviced"):
-        RedfishPower(replace(settings, authentication=Authentication.SESSION)).power_off(NODE)
+        power_for(replace(settings, authentication=Authentication.SESSION)).power_off(NODE)
 
     assert bmc.open_sessions == 0
 
@@ -412,7 +417,7 @@ def test_session_is_closed_after_a_refusal_too(bmc: FakeBmc, settings: RedfishSe
 def test_session_that_cannot_be_closed_undoes_nothing(bmc: FakeBmc, settings: RedfishSettings) -> None:
     bmc.answers["DELETE", f"{SESSIONS}/1"] = extended_error(500, "no")
 
-    RedfishPower(replace(settings, authentication=Authentication.SESSION)).power_off(NODE)
+    power_for(replace(settings, authentication=Authentication.SESSION)).power_off(NODE)
 
     assert bmc.states == {"System.Embedded.1": "Off"}
 
@@ -422,11 +427,11 @@ def test_certificate_that_signed_itself_is_refused_until_it_is_named(certificate
         settings = settings_for(bmc.url, tmp_path)
 
         with pytest.raises(SourceUnavailable, match=r"certificate .* not trusted .*self.signed.*ca_file"):
-            RedfishPower(settings).power_off(NODE)
+            power_for(settings).power_off(NODE)
         assert bmc.asked == []
 
-        RedfishPower(replace(settings, ca_file=certificate)).power_off(NODE)
-        RedfishPower(replace(settings, is_certificate_checked=False)).power_on(NODE)
+        power_for(replace(settings, ca_file=certificate)).power_off(NODE)
+        power_for(replace(settings, is_certificate_checked=False)).power_on(NODE)
 
     assert [kind for _, kind in bmc.received] == ["ForceOff", "On"]
 
@@ -436,7 +441,7 @@ def test_certificate_of_another_name_is_refused(certificate: Path, tmp_path: Pat
         settings = settings_for(bmc.url.replace("127.0.0.1", "localhost"), tmp_path)
 
         with pytest.raises(SourceUnavailable, match="not trusted"):
-            RedfishPower(replace(settings, ca_file=certificate)).power_off(NODE)
+            power_for(replace(settings, ca_file=certificate)).power_off(NODE)
 
 
 @pytest.mark.parametrize("which", ["ca_file", "password_file"])
@@ -444,7 +449,7 @@ def test_file_that_cannot_be_read_is_named(settings: RedfishSettings, tmp_path: 
     changes = {which: tmp_path / "gone", "addresses": {NODE: "https://127.0.0.1:1"}, "is_certificate_checked": True}
 
     with pytest.raises(SourceUnavailable, match="gone"):
-        RedfishPower(replace(settings, **changes)).power_state(NODE)
+        power_for(replace(settings, **changes)).power_state(NODE)
 
 
 # -- recorded BMCs --
@@ -496,7 +501,7 @@ def test_settings_that_could_not_work_are_a_fault_of_the_operator(
     settings = settings_for("https://bmc", tmp_path)
 
     with pytest.raises(PolicyError, match=message) as caught:
-        RedfishPower(replace(settings, **changes))
+        power_for(replace(settings, **changes))
 
     assert "hunter2" not in str(caught.value)
 
@@ -522,7 +527,7 @@ class RedfishWorld:
         bmc.on_reset = self._after_reset
         enclosure = replace(settings, addresses=dict.fromkeys(self.node_names, bmc.url), system_id="{node}")
         inspect = {"inspect": ["ssh", "{node}"]}
-        self.fleet: Fleet = RedfishFleet(inspect, power=RedfishPower(enclosure), clock=SystemClock(), run=self._run)
+        self.fleet: Fleet = RedfishFleet(inspect, power=power_for(enclosure), clock=SystemClock(), run=self._run)
 
     def occupy(self, node: NodeName) -> None:
         pytest.skip("power does not ask who works")

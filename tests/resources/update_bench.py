@@ -13,6 +13,7 @@ from ops_pipelines.core.rollout import Direction, InstallOrder, InstallReport
 from ops_pipelines.resources.config.redfish_settings import RedfishSettings
 from ops_pipelines.resources.fleet.redfish_update import RedfishUpdates
 from tests.resources.fake_bmc import PASSWORD
+from tests.resources.patience import LIMIT_SECONDS
 from tests.simulator.fake_clock import FakeClock
 
 NODE = NodeName("gpu003")
@@ -36,7 +37,7 @@ def settings_for(url: str, directory: Path, **more: object) -> RedfishSettings:
 
 
 def updates_for(
-    url: str, directory: Path, *, clock: Clock | None = None, limit_seconds: float = 4.5, **more: object
+    url: str, directory: Path, *, clock: Clock | None = None, limit_seconds: float = LIMIT_SECONDS, **more: object
 ) -> RedfishUpdates:
     """Our side, as a process that begins finds it: nothing but the state directory is older."""
     return RedfishUpdates(
