@@ -90,10 +90,11 @@ def _halves(recorded: RecordedDemand) -> None:
         chosen.append(found if found is not None else 0.0)
         defaults.append(scored.gain_ratio)
     _say(f"\nsettings chosen on one half of the teams, scored on the other ({len(chosen)} halves):")
-    _say("| | median gain | lowest | highest |")
-    _say("| --- | --- | --- | --- |")
+    _say(f"| | median gain | lowest | highest | below {_LEAST_GAIN} |")
+    _say("| --- | --- | --- | --- | --- |")
     for name, gains in (("chosen on the other half", chosen), ("the defaults", defaults)):
-        _say(f"| {name} | {statistics.median(gains):.3f} | {min(gains):.3f} | {max(gains):.3f} |")
+        below = sum(gain < _LEAST_GAIN for gain in gains)
+        _say(f"| {name} | {statistics.median(gains):.3f} | {min(gains):.3f} | {max(gains):.3f} | {below} |")
 
 
 def _worth(found: Replay) -> float:

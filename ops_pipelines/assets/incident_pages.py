@@ -20,7 +20,7 @@ from ops_pipelines.core.incident import Incident, IncidentState, asked_of_person
 from ops_pipelines.core.record import PageShelf, SavedBundle, ShelfError
 from ops_pipelines.remediate.bundle import began_at
 from ops_pipelines.report.metadata import count, table
-from ops_pipelines.report.numbers import escape_markdown
+from ops_pipelines.report.numbers import counted, escape_markdown
 from ops_pipelines.review.chain import gpu_hours_words
 from ops_pipelines.review.incident_report import IncidentReport, history_of, report_on
 
@@ -178,7 +178,7 @@ def victims_of(incident: Incident) -> str:
     jobs = [attempt.job for attempt in sorted(incident.victims)]
     nodes = () if incident.hypothesis is None else incident.hypothesis.affected_nodes
     parts = [f"job {', '.join(jobs)}" if len(jobs) <= 3 else f"{len(jobs)} jobs"] if jobs else []
-    parts += [f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"] if nodes else []
+    parts += [counted(len(nodes), "node")] if nodes else []
     return ", ".join(parts) or "nobody known"
 
 

@@ -28,6 +28,7 @@ from ops_pipelines.capacity.model import (
 from ops_pipelines.capacity.past import NoHistory, Past, read_past
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.core.record import StatementFiles, StatementFilesError
+from ops_pipelines.report.numbers import counted
 from ops_pipelines.teams.desk import TeamsDesk
 from ops_pipelines.teams.projects import CapacityPolicy, PlannedProject
 
@@ -315,7 +316,7 @@ def _order(line: OrderLine) -> str:
     if not line.count:
         return f"{line.what} runs short from {line.short_from} on, and what comes anyway is enough after it"
     unit = "step" if line.gpu_type is None else "node"
-    what = f"order {line.count} {unit}{'' if line.count == 1 else 's'} of {line.what}"
+    what = f"order {counted(line.count, unit)} of {line.what}"
     if line.is_overdue:
         relief = f", which helps from {line.earliest_relief} on" if line.earliest_relief else ""
         return (

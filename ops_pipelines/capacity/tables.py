@@ -25,6 +25,7 @@ from ops_pipelines.core.money import Cents
 from ops_pipelines.core.proposal import GpuType
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.document import Kind, clipped, strong, toned
+from ops_pipelines.report.numbers import counted
 
 NAME_AT_MOST = 40
 _TIB, _PIB, _KILO = 2.0**40, 2.0**50, 1000.0
@@ -310,7 +311,7 @@ def _count(line: OrderLine) -> str:
     if not line.count:
         return "none"
     unit = "step" if line.gpu_type is None else "node"
-    return f"{line.count} {unit}{'' if line.count == 1 else 's'}"
+    return counted(line.count, unit)
 
 
 def _failures(own: float | None, fleet: float | None) -> str | None:

@@ -10,6 +10,7 @@ from enum import Enum
 
 from ops_pipelines.lake.expectations import Expectation, Kind, Measure, Severity
 from ops_pipelines.lake.schema import TABLES
+from ops_pipelines.report.numbers import counted
 
 
 class Status(Enum):
@@ -68,11 +69,6 @@ class Result:
         if what.at_most:
             return f"at most {share_text(what.at_most)}"
         return "none"
-
-
-def counted(number: float, word: str) -> str:
-    """Return a number of things: 1 row, 2 rows."""
-    return f"{number:,.0f} {word}{'' if number == 1 else 's'}"
 
 
 def share_text(share: float) -> str:

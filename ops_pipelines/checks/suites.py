@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ops_pipelines.checks.quality_page import Result, Status, counted
+from ops_pipelines.checks.quality_page import Result, Status
 from ops_pipelines.lake.expectations import Expectation, Measure, Severity, expectations_of
+from ops_pipelines.report.numbers import counted
 
 if TYPE_CHECKING:
     import pandas as pd

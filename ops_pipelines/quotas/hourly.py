@@ -32,6 +32,7 @@ from ops_pipelines.quotas.spans import (
     shares_of,
     with_running,
 )
+from ops_pipelines.report.numbers import counted
 
 # -- intervals of time with a weight -> means and maxima by hour, exact --
 
@@ -214,15 +215,15 @@ def about_waits(waits: Waits, why_not: Sequence[str], *, gpu_hours: Floats) -> l
             sums[why] += amount
             counts[why] += 1
     found = [
-        f"not counted: {sums[why]:.1f} GPU-hours of {_many(counts[why], 'wait')} ({why})"
+        f"not counted: {sums[why]:.1f} GPU-hours of {counted(counts[why], 'wait')} ({why})"
         for why in sorted(sums, key=lambda each: (-sums[each], each))
     ]
     for reason, count in waits.unknown_reasons.items():
         found.append(
-            f"{_many(count, 'wait')} counted, though nobody knows the reason {reason!r}: add it to wait_reasons"
+            f"{counted(count, 'wait')} counted, though nobody knows the reason {reason!r}: add it to wait_reasons"
         )
     if waits.stale:
-        found.append(f"{_many(waits.stale, 'row')} of waiting jobs passed over: later rows say that the jobs ran")
+        found.append(f"{counted(waits.stale, 'row')} of waiting jobs passed over: later rows say that the jobs ran")
     return found
 
 
@@ -232,7 +233,7 @@ def about_attempts(attempts: Attempts, running: WithRunning) -> list[str]:
     if attempts.refused:
         reasons = Counter(each.reason for each in attempts.refused)
         listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-        found.append(f"{_many(len(attempts.refused), 'row')} of {attempts.read} refused: {listed}")
+        found.append(f"{counted(len(attempts.refused), 'row')} of {attempts.read} refused: {listed}")
     if attempts.overlapping:
         found.append(f"two attempts at once, the earlier ended where the later starts: {_some(attempts.overlapping)}")
     if attempts.contradicting:
@@ -240,10 +241,10 @@ def about_attempts(attempts: Attempts, running: WithRunning) -> list[str]:
     if attempts.unclear_arrays:
         found.append(f"arrays whose waiting tasks are not all listed: {_some(attempts.unclear_arrays)}")
     if running.unseen:
-        ended = _many(running.unseen, "attempt")
+        ended = counted(running.unseen, "attempt")
         found.append(f"{ended} without an end taken as ended after the last hour with allocations")
     if running.alone:
-        found.append(f"{_many(running.alone, 'attempt')} known from allocations alone: their waits are not reported")
+        found.append(f"{counted(running.alone, 'attempt')} known from allocations alone: their waits are not reported")
     return found
 
 
@@ -274,10 +275,6 @@ def about_waste(beyond: Iterable[tuple[TeamName, GpuType, float]], *, nobody: fl
 
 def _some(names: Sequence[str]) -> str:
     return listed(names, at_most=_MOST_NAMES)
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 # -- `gpu_demand` --

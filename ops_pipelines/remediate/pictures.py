@@ -13,7 +13,7 @@ from ops_pipelines.core.plan import BlastRadius, Remaining
 from ops_pipelines.remediate.ladder import Rung
 from ops_pipelines.remediate.standings import Probation, Standing
 from ops_pipelines.report.document import Shade
-from ops_pipelines.report.numbers import escape_markdown
+from ops_pipelines.report.numbers import counted, escape_markdown
 from ops_pipelines.report.pictures.bars import BarRow, Sheet, large_rows, small_rows
 
 RUNG_WORDS: Mapping[Rung, str] = {
@@ -89,7 +89,7 @@ def ladder_picture(standings: Collection[Standing]) -> Picture:
         if len(standings) <= _GROUPED_FROM
         else ": " + ", ".join(f"{counts[rung]} {_word(rung)}" for rung in sorted(counts, reverse=True))
     )
-    words = f"{_counted(len(standings), 'node')}{told} · 0 watch to v vendor · dark: is here, orange: did not help"
+    words = f"{counted(len(standings), 'node')}{told} · 0 watch to v vendor · dark: is here, orange: did not help"
     return Picture(rows=tuple(rows), sheet=_LADDER, words=words)
 
 
@@ -124,7 +124,7 @@ def queue_picture(waiting: Mapping[str, datetime], *, now: datetime) -> Picture:
     return Picture(
         rows=tuple(rows),
         sheet=_QUEUE,
-        words=f"{_counted(len(rows), 'node')} wait{'s' if len(rows) == 1 else ''} for hands",
+        words=f"{counted(len(rows), 'node')} wait{'s' if len(rows) == 1 else ''} for hands",
     )
 
 
@@ -144,13 +144,13 @@ def probation_picture(probations: Sequence[Probation], *, now: datetime) -> Pict
         for each in sorted(probations, key=lambda each: (each.until, each.node))
     ]
     return Picture(
-        rows=tuple(rows), sheet=_PROBATION, words=f"{_counted(len(rows), 'node')} on probation · green: time left"
+        rows=tuple(rows), sheet=_PROBATION, words=f"{counted(len(rows), 'node')} on probation · green: time left"
     )
 
 
 def saved_picture(by_day: Mapping[str, Mapping[str, float]], *, uncounted_job_count: int) -> Picture:
     """Return GPU-hours saved by day and team, the newest day first; the three teams that saved most apart."""
-    unknown = f" · {_counted(uncounted_job_count, 'job')} without known costs in no sum" if uncounted_job_count else ""
+    unknown = f" · {counted(uncounted_job_count, 'job')} without known costs in no sum" if uncounted_job_count else ""
     if not by_day:
         return _only(
             Sheet(title=_SAVED_TITLE, key={}), f"No moment was chosen yet that saved or cost GPU-hours{unknown}."
@@ -232,10 +232,6 @@ def _short(name: str) -> str:
 
 def _seconds(duration: timedelta) -> float:
     return max(0.0, duration.total_seconds())
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _duration(duration: timedelta) -> str:

@@ -34,7 +34,7 @@ from ops_pipelines.remediate.repair_evidence import (
     tell_test,
     tell_try,
 )
-from ops_pipelines.report.numbers import escape_markdown
+from ops_pipelines.report.numbers import counted, escape_markdown
 
 # -- what a vendor is given of a node that no repair of ours helped --
 
@@ -154,7 +154,7 @@ def _versions(driver_versions: Collection[str], checks: Sequence[NodeCheck]) -> 
 def _asks(incident: Incident, node: NodeName, parts: Sequence[SuspectPart], *, useless_count: int) -> tuple[str, ...]:
     if incident.state is IncidentState.RESOLVED:
         return (f"Nothing: {node} has healed since {incident.changed_at:%Y-%m-%d %H:%M} UTC; this is for the record",)
-    tried = f"{useless_count} repair{'' if useless_count == 1 else 's'} of ours did not help" if useless_count else ""
+    tried = f"{counted(useless_count, 'repair')} of ours did not help" if useless_count else ""
     asked = []
     for each in parts:
         repeated = _repeated(each.earlier_incident_count)
@@ -168,7 +168,7 @@ def _asks(incident: Incident, node: NodeName, parts: Sequence[SuspectPart], *, u
 
 
 def _repeated(count: int) -> str:
-    return f"{count} earlier incident{'' if count == 1 else 's'} named it" if count else ""
+    return f"{counted(count, 'earlier incident')} named it" if count else ""
 
 
 def _unknowns(

@@ -47,6 +47,11 @@ def shown(value: Cell, kind: Kind) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
+def counted(number: float, what: str) -> str:
+    """Return a number of things: `1 row`, `2 rows`, with thousands apart."""
+    return f"{number:,.0f} {what}{'' if number == 1 else 's'}"
+
+
 def gpus(count: float | None) -> str:
     """Return a number of GPUs: whole ones without a decimal."""
     if count is None:

@@ -15,6 +15,7 @@ from ops_pipelines.core.incident import Incident
 from ops_pipelines.core.ledger import Ledger
 from ops_pipelines.core.plan import IncidentPlan
 from ops_pipelines.remediate.verbs import explain_action
+from ops_pipelines.report.numbers import counted
 
 # -- spans, GPU-hours and lists of names as a report says them --
 
@@ -30,11 +31,6 @@ def gpu_hours_words(hours: float) -> str:
     if size >= 1:
         return f"{hours:.1f}"
     return f"{hours:.2f}" if size >= 0.005 else ("under 0.01" if hours > 0 else "0")
-
-
-def counted(count: int, what: str) -> str:
-    """Return `1 job`, `2 jobs`."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 # -- what the ledger's chain says of one incident --

@@ -19,8 +19,8 @@ from ops_pipelines.core.notes import KeptNote, NoteState
 from ops_pipelines.core.overlap import Certainty, tell, what_to_do
 from ops_pipelines.core.policy import Mode
 from ops_pipelines.remediate.verbs import explain_action
-from ops_pipelines.report.numbers import span_words
-from ops_pipelines.review.chain import Chain, counted, gpu_hours_words
+from ops_pipelines.report.numbers import counted, span_words
+from ops_pipelines.review.chain import Chain, gpu_hours_words
 from ops_pipelines.review.cost import REPAIRS_OF_NODES, Cost, Milestone, MilestoneKind, Victim, done_at, drained_at
 
 # -- an incident in two sentences --
@@ -272,7 +272,7 @@ def _offender(incident: Incident, earlier: Collection[Incident]) -> Iterator[Fol
             and each.response in REPAIRS
         ]
         if before:
-            times = f"{len(before)} earlier incident{'' if len(before) == 1 else 's'} within {HISTORY.days} days"
+            times = f"{counted(len(before), 'earlier incident')} within {HISTORY.days} days"
             yield FollowUp(
                 urgency=Urgency.SOON,
                 what=f"{node} is a repeated offender: decide whether it stays in service",

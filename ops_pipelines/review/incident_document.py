@@ -7,8 +7,8 @@ from ops_pipelines.core.action import Verb
 from ops_pipelines.core.identity import listed
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.document import Mood, Number, code, soft, strong
-from ops_pipelines.report.numbers import moment, percent, span_words
-from ops_pipelines.review.chain import ReportedPlan, counted, gpu_hours_words
+from ops_pipelines.report.numbers import counted, moment, percent, span_words
+from ops_pipelines.review.chain import ReportedPlan, gpu_hours_words
 from ops_pipelines.review.cost import REPAIRS_OF_NODES, MilestoneKind, Victim
 from ops_pipelines.review.follow_ups import FollowUp, Urgency
 from ops_pipelines.review.incident_picture import draw_incident

@@ -15,6 +15,7 @@ from ops_pipelines.clock import Clock
 from ops_pipelines.core.action import Verb
 from ops_pipelines.core.identity import IncidentId
 from ops_pipelines.core.policy import Policy
+from ops_pipelines.report.numbers import counted
 from ops_pipelines.review.replay_lake import LakeReplay, hours_without_decisions, replay_stretch
 from ops_pipelines.review.replay_recorded import RecordedReplay, compare, count_side, mark_counterfactual
 from ops_pipelines.review.replay_result import (
@@ -117,14 +118,14 @@ def _on_acts(found: Replay) -> str:
         return "Neither policy would have done anything in this time."
     same = found.count(Difference.SAME)
     if same == total:
-        return f"Nothing changes: both policies do the same {_counted(total, 'act')}."
+        return f"Nothing changes: both policies do the same {counted(total, 'act')}."
     counterfactual = sum(act.is_counterfactual for act in found.acts)
     followed = (
         f"{counterfactual} {'follows' if counterfactual == 1 else 'follow'} an earlier difference on the same node"
     )
     mark = f"; {followed}, where history would have gone otherwise (counterfactual)" if counterfactual else ""
     return (
-        f"Of {_counted(total, 'act')}, {same} stay the same, {found.count(Difference.ONLY_THEN)} would no longer be "
+        f"Of {counted(total, 'act')}, {same} stay the same, {found.count(Difference.ONLY_THEN)} would no longer be "
         f"done, {found.count(Difference.ONLY_NEW)} would be new, and {found.count(Difference.OTHER_MOMENT)} would come "
         f"at another moment{mark}."
     )
@@ -178,18 +179,14 @@ def _on_lessons(found: Replay) -> str:
     judged = [lesson for lesson in found.lessons if lesson.verdict.value != "unknown"]
     if not judged:
         return (
-            f"Of {_counted(len(found.lessons), 'incident')} nothing was learned later that would tell real ones from "
+            f"Of {counted(len(found.lessons), 'incident')} nothing was learned later that would tell real ones from "
             "false alarms."
         )
     return (
-        f"Of {_counted(len(found.lessons), 'incident')}, {len(judged)} {'was' if len(judged) == 1 else 'were'} found "
+        f"Of {counted(len(found.lessons), 'incident')}, {len(judged)} {'was' if len(judged) == 1 else 'were'} found "
         f"real or false later: false alarms acted on {found.then.false_count} → {found.new.false_count}, real ones on "
         f"which nothing was started {found.then.missed_count} → {found.new.missed_count}."
     )
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def differing(found: Replay) -> Sequence[ComparedAct]:

@@ -12,7 +12,7 @@ from ops_pipelines.core.identity import listed
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.charts import Mark, policy_columns
 from ops_pipelines.report.document import Mood, Number, Shade, code, soft, strong
-from ops_pipelines.report.numbers import moment
+from ops_pipelines.report.numbers import counted, moment
 from ops_pipelines.review.replay import differing, proof_sentence, sentences_of
 from ops_pipelines.review.replay_result import Assessment, ComparedAct, Difference, Replay, ReplayedInterval
 
@@ -199,7 +199,7 @@ def _lessons(found: Replay) -> tuple[doc.Block, ...]:
             at_most=ROWS_AT_MOST,
         ),
         [
-            doc.Note(words=f"{count} incident{'' if count == 1 else 's'}: {how}.", mood=Mood.SOFT)
+            doc.Note(words=f"{counted(count, 'incident')}: {how}.", mood=Mood.SOFT)
             for how, count in sorted(alike.items(), key=lambda item: (-item[1], item[0]))
         ],
     )

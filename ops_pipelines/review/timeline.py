@@ -19,7 +19,8 @@ from ops_pipelines.core.plan import JobTiming, Moment
 from ops_pipelines.core.policy import Mode, Policy
 from ops_pipelines.remediate.guardrails.consents import needs_yes
 from ops_pipelines.remediate.verbs import explain_action
-from ops_pipelines.review.chain import Chain, MadePlan, RefusedAct, counted
+from ops_pipelines.report.numbers import counted
+from ops_pipelines.review.chain import Chain, MadePlan, RefusedAct
 
 # -- everything that happened around one incident, in the order of its times --
 

@@ -38,6 +38,7 @@ from ops_pipelines.core.rollout import (
     RolloutState,
     TeamTouched,
 )
+from ops_pipelines.report.numbers import counted
 
 # -- what a notice of a rollout is made of --
 
@@ -160,10 +161,6 @@ def versions_of(release: Release) -> str:
 def names_of_nodes(names: Sequence[NodeName]) -> str:
     """Return the first of many nodes, and how many more."""
     return listed(names, at_most=_SHOWN_COUNT) or "none"
-
-
-def counted(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def short(reason: str) -> str:

@@ -21,6 +21,7 @@ from ops_pipelines.core.rollout import (
     RolloutNode,
     RolloutState,
 )
+from ops_pipelines.report.numbers import counted
 from ops_pipelines.rollouts.course import is_stopped_for_good
 from ops_pipelines.rollouts.notices import (
     NEW_VERSION,
@@ -28,7 +29,6 @@ from ops_pipelines.rollouts.notices import (
     as_page,
     at_once,
     command,
-    counted,
     in_digest,
     names_of_nodes,
     note_of,

@@ -21,7 +21,7 @@ from ops_pipelines.remediate.bundle import began_at
 from ops_pipelines.remediate.verbs import explain_action
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.document import Keys, fields_of, soft, strong
-from ops_pipelines.report.numbers import duration, moment
+from ops_pipelines.report.numbers import counted, duration, moment
 from ops_pipelines.terminal.incidents import (
     NAMES_SHOWN,
     Diagnosis,
@@ -192,7 +192,7 @@ def _who(found: Explanation, diagnosis: Diagnosis) -> Mapping[str, doc.Words]:
         "sure": f"{diagnosis.sureness}{at_fault}",
         "culprit": diagnosis.shown_culprits,
         "victims": _victims_words(found),
-        "nodes": f"{_counted(len(nodes), 'node')}: {listed(nodes, at_most=NAMES_SHOWN)}" if nodes else "",
+        "nodes": f"{counted(len(nodes), 'node')}: {listed(nodes, at_most=NAMES_SHOWN)}" if nodes else "",
         "since": f"{moment(began)}{opened}; lasts {lasted}"
         if incident.is_open
         else f"{moment(began)}{opened}; {lasted}",
@@ -208,7 +208,7 @@ def _victims_words(found: Explanation) -> str:
     gpus = f", {sum(counts)} GPUs" if counts else ""
     gpus += " known" if counts and len(counts) < len(found.victims) else ""
     jobs = [name if job is None else f"{name} ({job.state.value})" for name, job in found.victims]
-    return f"{_counted(len(jobs), 'job')}{gpus}: {listed(jobs, at_most=_JOBS_SHOWN)}"
+    return f"{counted(len(jobs), 'job')}{gpus}: {listed(jobs, at_most=_JOBS_SHOWN)}"
 
 
 def _reasons(incident: Incident, diagnosis: Diagnosis) -> tuple[doc.Block, ...]:
@@ -346,7 +346,7 @@ def _diagnosed_blocks(incident: Incident) -> tuple[doc.Block, ...]:
             rows={
                 "sure": diagnosis.sureness,
                 "culprit": diagnosis.shown_culprits,
-                "victims": f"{_counted(len(jobs), 'job')}: {listed(jobs, at_most=_JOBS_SHOWN)}" if jobs else "",
+                "victims": f"{counted(len(jobs), 'job')}: {listed(jobs, at_most=_JOBS_SHOWN)}" if jobs else "",
                 "first": first,
             }
         ),
@@ -368,7 +368,3 @@ def _listed(lines: Sequence[str], *, empty: str) -> doc.Block:
 
 def _clock(at: datetime) -> str:
     return f"{at.astimezone(UTC):%d %b %H:%M:%S}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -28,7 +28,7 @@ from ops_pipelines.remediate.oversight import vital_signs
 from ops_pipelines.remediate.verbs import count_outcomes
 from ops_pipelines.report import document as doc
 from ops_pipelines.report.document import Keys, Mood, fields_of
-from ops_pipelines.report.numbers import duration
+from ops_pipelines.report.numbers import counted, duration
 from ops_pipelines.resources.config.in_force import state_directories
 from ops_pipelines.resources.state_files import PauseFile
 from ops_pipelines.review.shift import node_word
@@ -256,7 +256,7 @@ def gist_of(entry: Entry) -> str:
         case EntryKind.INCIDENT:
             return f"{body.get('state', '')}: {body.get('note', '')}"
         case EntryKind.PLAN:
-            return f"{body.get('plan', '')}: {len(body.get('actions', ()))} step(s)"
+            return f"{body.get('plan', '')}: {counted(len(body.get('actions', ())), 'step')}"
         case EntryKind.APPROVAL:
             return f"{body.get('plan', '')} until {body.get('expires_at', '')} via {body.get('via', 'terminal')}"
         case EntryKind.ROLLOUT:

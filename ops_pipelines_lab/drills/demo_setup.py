@@ -97,7 +97,7 @@ ROLLOUT_LIMITS = f"""\
 rollouts:
   max_out_count: {MOST_OUT}
   canary_counts: [1, 3]
-  bounds: []
+  bounds: []  # seconds of a few nodes show no rates: it would ask before every wave
   growth_ratio: 3.0
   soak_seconds: 8
   soak_limit_seconds: 12

@@ -94,7 +94,7 @@ blast_caps: {max_on_probation_count: 20}
 rollouts:
   max_out_count: 3
   canary_counts: [1, 2, 4]
-  bounds: []
+  bounds: []  # seconds of a few nodes show no rates: it would ask before every wave
   soak_seconds: 10
   soak_limit_seconds: 25
   gang_cap_node_count: 2

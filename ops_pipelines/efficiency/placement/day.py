@@ -52,6 +52,7 @@ from ops_pipelines.efficiency.placement.waits import (
     needs_of,
 )
 from ops_pipelines.lake.quantities import Refused
+from ops_pipelines.report.numbers import counted
 from ops_pipelines.teams.desk import TeamsDesk
 
 
@@ -91,7 +92,7 @@ def _sentences(day: PlacementDay) -> Iterator[str]:
     yield from _of_straddles(day.straddles)
     if day.broken:
         yield (
-            f"{_many(len(day.broken), 'small job')} broke up a whole NVLink domain although a broken one had room "
+            f"{counted(len(day.broken), 'small job')} broke up a whole NVLink domain although a broken one had room "
             "for it."
         )
     yield from _of_stranded(day.stranded)
@@ -100,7 +101,7 @@ def _sentences(day: PlacementDay) -> Iterator[str]:
     if day.backfill:
         hours = sum(each.earlier_seconds for each in day.backfill) / 3600
         yield (
-            f"{_many(len(day.backfill), 'job')} would have started earlier, {hours:.0f} hours together, with the "
+            f"{counted(len(day.backfill), 'job')} would have started earlier, {hours:.0f} hours together, with the "
             "time limit that such jobs need."
         )
     if day.holes:
@@ -109,7 +110,7 @@ def _sentences(day: PlacementDay) -> Iterator[str]:
         yield "How the scheduler is set up is not known."
     elif day.policy.findings:
         works = "works" if len(day.policy.findings) == 1 else "work"
-        yield f"{_many(len(day.policy.findings), 'setting')} of the scheduler {works} against fair waiting."
+        yield f"{counted(len(day.policy.findings), 'setting')} of the scheduler {works} against fair waiting."
 
 
 def _of_straddles(straddles: Sequence[Straddle]) -> Iterator[str]:
@@ -127,7 +128,7 @@ def _of_straddles(straddles: Sequence[Straddle]) -> Iterator[str]:
         whose = f"of {min(sizes)} nodes" if len(sizes) == 1 else f"of {min(sizes)} to {max(sizes)} nodes"
         need = "none of them could have stood better" if not avoidable else f"{avoidable} of them need not have"
         where = " and ".join(_PLURALS[level] for level in levels)
-        yield f"{_many(len(jobs), 'job')} {whose} stood in several {where}; {need}."
+        yield f"{counted(len(jobs), 'job')} {whose} stood in several {where}; {need}."
 
 
 _PLURALS = {Level.NVLINK_DOMAIN: "NVLink domains", Level.LEAF_SWITCH: "leaf switches", Level.RACK: "racks"}
@@ -170,7 +171,7 @@ def _of_queues(day: PlacementDay) -> Iterator[str]:
         long = sum(round(each.long_ratio * each.job_count) for each in every)
         worst = max(every, key=lambda each: (each.p90_seconds, each.job_count))
         yield (
-            f"{long} of {_many(count, 'job')} waited longer than {LONG_SECONDS / 3600:.0f} h; of {worst.size.value} "
+            f"{long} of {counted(count, 'job')} waited longer than {LONG_SECONDS / 3600:.0f} h; of {worst.size.value} "
             f"one in ten waited {worst.p90_seconds / 3600:.1f} h or longer"
             f"{' (too few jobs to say more)' if worst.is_few else ''}."
         )
@@ -179,10 +180,6 @@ def _of_queues(day: PlacementDay) -> Iterator[str]:
             f"Over all sizes {each.seems_better} waited less than {each.is_better}; within each size that both have "
             "it waited longer. Compare them by size."
         )
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 HISTORY = timedelta(days=28)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from ops_pipelines.report.numbers import counted
 from ops_pipelines.report.pictures.bars import INLINE_AT_MOST, Colour, encode_png
 from ops_pipelines.report.pictures.heat_grid import Fold, Grid, Values, busy_share, gauge, grid_of, join_hours, rate
 
@@ -303,7 +304,7 @@ def _plain(name: str) -> str:
 
 
 def _entities(grid: Grid, drawing: Drawing) -> str:
-    return f"{len(grid.names):,} {drawing.entity}{'' if len(grid.names) == 1 else 's'}"
+    return counted(len(grid.names), drawing.entity)
 
 
 def scale_of(grid: Grid, *, unit: str) -> tuple[float, float]:

@@ -28,7 +28,7 @@ from ops_pipelines.core.rollout import (
     Wave,
 )
 from ops_pipelines.report.document import Shade
-from ops_pipelines.report.numbers import escape_markdown
+from ops_pipelines.report.numbers import counted, escape_markdown
 from ops_pipelines.report.pictures.bars import (
     LETTER_HEIGHT,
     LETTER_WIDTH,
@@ -295,7 +295,7 @@ def _words(plan: RolloutPlan) -> str:
     left = count - len(plan.visits)
     return " · ".join(
         [
-            f"{escape_markdown(plan.release)}: {_counted(count, 'node')} in {_counted(len(plan.waves), 'wave')}",
+            f"{escape_markdown(plan.release)}: {counted(count, 'node')} in {counted(len(plan.waves), 'wave')}",
             f"begins {plan.starts_at:%Y-%m-%d %H:%M} UTC, {ends}",
             f"{plan.lost_gpu_hours:,.0f} GPU-hours lost",
             *(["dark: updated, pale: soaks"] if plan.visits else []),
@@ -303,10 +303,6 @@ def _words(plan: RolloutPlan) -> str:
             *([f"{len(plan.skipped):,} left out"] if plan.skipped else []),
         ]
     )
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 # -- a picture of rollouts --
