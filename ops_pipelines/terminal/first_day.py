@@ -343,14 +343,35 @@ def doctor(ctx: typer.Context, cluster_file: ClusterFile = DEFAULT_CLUSTER_FILE,
 
     Asks every system and changes nothing. Ends with 3 where something is blind.
     """
-    checkup = examine(open_named(ctx, cluster_file), cluster_file)
+    from ops_pipelines.core.entries import LedgerError
+
+    try:
+        checkup = examine(open_named(ctx, cluster_file), cluster_file)
+    except LedgerError as problem:
+        checkup = _examine_without_ledger(cluster_file, str(problem))
     print_answer(lambda: checkup_json(checkup), lambda: checkup_document(checkup), as_json=json)
     if checkup.blind:
         raise typer.Exit(ExitCode.NO_ANSWER)
 
 
-def examine(cluster: "Cluster", cluster_file: Path) -> Checkup:
-    """Return the state of a site. Raises PolicyError where the files cannot be used."""
+def _examine_without_ledger(cluster_file: Path, problem: str) -> Checkup:
+    """Return the state of a site whose ledger cannot be used: all else is asked as ever, with one that nobody keeps."""
+    from ops_pipelines.clock import SystemClock
+    from ops_pipelines.resources.config.cluster_file import read_cluster
+    from ops_pipelines.wiring import assemble
+
+    config = read_cluster(cluster_file)
+    with tempfile.TemporaryDirectory() as scratch:
+        ledger = replace(config.ledger, url=f"sqlite:///{Path(scratch, 'ledger.sqlite')}")
+        other = replace(config, ledger=ledger, state_directory=Path(scratch))
+        return examine(assemble(other, SystemClock()), cluster_file, ledger_problem=problem)
+
+
+def examine(cluster: "Cluster", cluster_file: Path, *, ledger_problem: str = "") -> Checkup:
+    """Return the state of a site. Raises PolicyError where the files cannot be used.
+
+    `ledger_problem`: why its ledger cannot be used, and `cluster` has another.
+    """
     from ops_pipelines.core.health import HealthWord, judge_health
     from ops_pipelines.core.sources import SourceError
     from ops_pipelines.remediate.oversight import vital_signs
@@ -368,6 +389,9 @@ def examine(cluster: "Cluster", cluster_file: Path) -> Checkup:
     config = read_cluster(cluster_file)
     rules, stated = read_rules(config), read_stated(config)
     said, problems = ask_all(config, cluster)
+    if ledger_problem:
+        said = {system: words for system, words in said.items() if system != "ledger"}
+        problems = {"ledger": ledger_problem, **problems}
     unseen = () if "telemetry" in problems else find_unseen(cluster)
     dangers = [*find_all_cautions(config, rules, stated), *(each.reason for each in find_all_gaps(config, rules))]
     with suppress(SourceError):  # It is among the problems already.
