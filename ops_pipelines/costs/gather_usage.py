@@ -28,6 +28,7 @@ from ops_pipelines.teams.desk import NoTeams, TeamsDesk
 from ops_pipelines.teams.price import InstalledAsset
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
     from ops_pipelines.costs.usage_ledger import UsageLedger
@@ -50,58 +51,36 @@ class AttemptFaults:
     lost: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class _Claimed:
-    gpu_seconds: float = 0.0
-    hours: int = 0
-    gpus: float = 0.0
-
-
 def find_attempt_faults(ledger: "UsageLedger", allocations: "pa.Table") -> AttemptFaults:
     """Return the attempts of rows that the ledger made of them counts twice, or has lost without a word."""
-    counted: dict[str, int] = {}
-    for line in ledger.lines:
-        if line.job:
-            name = f"{line.job} {line.attempt}"
-            counted[name] = counted.get(name, 0) + line.gpu_seconds
-    named = {" ".join(each.record.split(" ")[:2]) for each in ledger.refused}
-    twice, lost = [], []
-    claimed = _claimed(ledger, allocations)
-    for name in sorted({*claimed, *counted}):
-        claim = claimed.get(name, _Claimed())
-        # Fractions of a second are cut off at both ends of an interval.
-        slack = claim.hours * (_WHOLE_GPU_SECONDS + 2 * claim.gpus)
-        has = counted.get(name, 0)
-        if has > claim.gpu_seconds + slack:
-            twice.append(name)
-        elif has < claim.gpu_seconds - slack and name not in named:
-            lost.append(name)
-    return AttemptFaults(counted_twice=tuple(twice), lost=tuple(lost))
+    import pandas as pd
+
+    lines = [(f"{line.job} {line.attempt}", line.gpu_seconds) for line in ledger.lines if line.job]
+    counted = pd.DataFrame(lines, columns=["name", "counted"]).groupby("name")["counted"].sum()
+    found = _claims(ledger, allocations).join(counted, how="outer").fillna(0.0)
+    # Fractions of a second are cut off at both ends of an interval.
+    slack = found["hours"] * (_WHOLE_GPU_SECONDS + 2 * found["gpus"])
+    is_named = found.index.isin({" ".join(each.record.split(" ")[:2]) for each in ledger.refused})
+    twice = found.index[found["counted"] > found["claimed"] + slack]
+    lost = found.index[(found["counted"] < found["claimed"] - slack) & ~is_named]
+    return AttemptFaults(counted_twice=tuple(sorted(twice)), lost=tuple(sorted(lost)))
 
 
-def _claimed(ledger: "UsageLedger", allocations: "pa.Table") -> dict[str, _Claimed]:
-    """Return what each attempt claims; of rows of one key the largest claim, and the ledger names the others."""
+def _claims(ledger: "UsageLedger", allocations: "pa.Table") -> "pd.DataFrame":
+    """Return by attempt, as `job attempt`, the GPU-seconds `claimed`, the most `gpus`, and in how many `hours`.
+
+    Of rows of one key the largest claim counts, and the ledger names the others.
+    """
     from ops_pipelines.costs.holds import ALLOCATION_COLUMNS
 
-    rows: dict[tuple[object, ...], tuple[float, float]] = {}
-    for row in allocations.select(list(ALLOCATION_COLUMNS)).to_pylist():
-        since = max(row["time"], row["started_at"] or row["time"], ledger.part.since)
-        until = min(row["time"] + _HOUR, row["ended_at"] or row["time"] + _HOUR, ledger.part.until)
-        if since >= until or not row["gpu_count"]:
-            continue
-        key = (row["job"], row["attempt"], row["node"], row["time"])
-        claim = (until - since).total_seconds() * row["gpu_count"], row["gpu_count"]
-        rows[key] = max(rows.get(key, claim), claim)
-    found: dict[str, _Claimed] = {}
-    hours: dict[str, set[object]] = {}
-    for (job, attempt, _, hour), (gpu_seconds, gpu_count) in rows.items():
-        name = f"{job} {attempt}"
-        claimed = found.setdefault(name, _Claimed())
-        claimed.gpu_seconds += gpu_seconds
-        claimed.gpus = max(claimed.gpus, gpu_count)
-        hours.setdefault(name, set()).add(hour)
-        claimed.hours = len(hours[name])
-    return found
+    rows = allocations.select(list(ALLOCATION_COLUMNS)).to_pandas()
+    since = rows[["time", "started_at"]].max(axis="columns").clip(lower=ledger.part.since)
+    until = rows[["ended_at"]].assign(hour=rows["time"] + _HOUR).min(axis="columns").clip(upper=ledger.part.until)
+    rows["claimed"] = (until - since).dt.total_seconds() * rows["gpu_count"]
+    rows["name"] = rows["job"] + " " + rows["attempt"]
+    held = rows[(since < until) & (rows["gpu_count"] != 0)].dropna(subset="gpu_count").sort_values("claimed")
+    each = held.drop_duplicates(["name", "node", "time"], keep="last").groupby("name")
+    return each.agg(claimed=("claimed", "sum"), gpus=("gpu_count", "max"), hours=("time", "nunique"))
 
 
 # -- the usage ledger and gpu_efficiency -> whose GPUs drew how many joules --
