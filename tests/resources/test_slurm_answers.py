@@ -270,6 +270,19 @@ def test_job_that_must_not_be_requeued_says_so() -> None:
     assert not one_job(requeue=False).status.is_requeueable
 
 
+def test_jobs_that_25_11_printed_are_read() -> None:
+    jobs = {job: row.status for job, row in jobs_of("squeue-25.11-running-completing-array-held.json").items()}
+
+    assert sorted(jobs) == ["1", "2", "3", "4_1", "4_waiting", "6"]
+    assert (jobs["1"].state, jobs["1"].started_at, jobs["1"].gpu_count) == (JobState.RUNNING, at(1795960854), 16)
+    assert (jobs["1"].workload, jobs["1"].nodes) == (Workload.TRAINING, {"gpu001", "gpu002"})
+    assert (jobs["2"].gpu_count, jobs["2"].ends_by) == (3, at(1795961454))
+    assert (jobs["3"].state, jobs["3"].ended_at) == (JobState.COMPLETING, None)  # Its node is silent.
+    assert (jobs["4_1"].state, jobs["4_waiting"].state) == (JobState.RUNNING, JobState.PENDING)
+    assert (jobs["6"].is_held, jobs["4_waiting"].is_held) == (True, False)
+    assert jobs["6"].excluded_nodes == {"gpu003", "gpu004"}
+
+
 def test_jobs_of_25_11_are_read() -> None:
     jobs = {job: row.status for job, row in jobs_of("squeue-25.11-from-source.json").items()}
 
@@ -380,6 +393,22 @@ def test_reason_that_ends_like_a_suffix_is_kept_as_typed() -> None:
     node = nodes_of("sinfo-22.05-just-resumed-and-reboot-requested.json")["gpu011"]
 
     assert node.reason == "typed by hand [root@2026-01-01T00:00:00]"
+
+
+def test_nodes_that_25_11_printed_are_read() -> None:
+    nodes = nodes_of("scontrol-nodes-25.11-drained-mixed-silent.json")
+
+    assert [each.state for each in nodes.values()] == [
+        NodeState.ALLOCATED, NodeState.ALLOCATED, NodeState.MIXED, NodeState.DOWN,
+    ]  # fmt: skip
+    assert [each.gpu_in_use_count for each in nodes.values()] == [8, 8, 3, 0]
+    assert (nodes["gpu001"].is_drained, nodes["gpu001"].reason, nodes["gpu001"].reason_set_at) == (
+        True,
+        "ops-pipelines: INC-0001 Xid 79",
+        at(1795960854),
+    )
+    assert [name for name, each in nodes.items() if not each.is_responding] == ["gpu004"]
+    assert {each.booted_at for each in nodes.values()} == {at(1795887468)}
 
 
 def test_nodes_of_25_11_are_read() -> None:

@@ -118,7 +118,7 @@ def test_configuration_of_this_process_is_kept_if_none_is_given(monkeypatch: pyt
     [
         ("slurm-wlm 22.05.8", "sinfo-22.05-mixed-down-drained-fail.json", "sinfo"),
         ("slurm 23.02.0", "scontrol-nodes-25.11-from-source.json", "scontrol"),
-        ("slurm 25.11.4-rc1", "scontrol-nodes-25.11-from-source.json", "scontrol"),
+        ("slurm 25.11.4-rc1", "scontrol-nodes-25.11-drained-mixed-silent.json", "scontrol"),
     ],
 )
 def test_nodes_are_asked_of_the_client_that_lists_them_one_by_one(version: str, nodes: str, program: str) -> None:
