@@ -6,6 +6,7 @@ forecast and of a plan are a contract with the scripts of operators; a whole rep
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from ops_pipelines.capacity.answers import chance_of
@@ -359,19 +360,10 @@ def backtest_document(found: Backtest, *, horizon_days: int) -> doc.Document:
     """Return measures by method, then those of each team."""
     low, high = found.interval or (0.0, 1.0)
     rows: list[tuple[doc.Cell, ...]] = [(name, *_measured(measured)) for name, measured in found.methods.items()]
+    if found.rule.times is not None:
+        rule = replace(found.pooled, mase=None, wql=None, bound_to_peak_ratio=found.rule.bound_to_peak_ratio)
+        rows.append((f"highest of 4 weeks x {found.rule.times:.2f}", *_measured(rule)))
     rows += [(f"{each.team[:24]} ({each.treatment.value})", *_measured(each.measured)) for each in found.series]
-    rule = found.rule
-    rows.insert(
-        len(found.methods),
-        (
-            "highest of 4 weeks" if rule.times is None else f"highest of 4 weeks x {rule.times:.2f}",
-            None,
-            None,
-            *_measured(found.pooled)[2:3],
-            None if rule.bound_to_peak_ratio is None else f"{rule.bound_to_peak_ratio:.2f}",
-            found.pooled.origins,
-        ),
-    )
     return doc.Document(
         title=f"windows of {horizon_days} days",
         cluster="",

@@ -71,9 +71,7 @@ def _claims(ledger: "UsageLedger", allocations: "pa.Table") -> "pd.DataFrame":
 
     Of rows of one key the largest claim counts, and the ledger names the others.
     """
-    from ops_pipelines.costs.holds import ALLOCATION_COLUMNS
-
-    rows = allocations.select(list(ALLOCATION_COLUMNS)).to_pandas()
+    rows = allocations.select(["job", "attempt", "node", "time", "started_at", "ended_at", "gpu_count"]).to_pandas()
     since = rows[["time", "started_at"]].max(axis="columns").clip(lower=ledger.part.since)
     until = rows[["ended_at"]].assign(hour=rows["time"] + _HOUR).min(axis="columns").clip(upper=ledger.part.until)
     rows["claimed"] = (until - since).dt.total_seconds() * rows["gpu_count"]

@@ -283,7 +283,7 @@ def test_jobs_that_25_11_printed_are_read() -> None:
     assert jobs["6"].excluded_nodes == {"gpu003", "gpu004"}
 
 
-def test_jobs_of_25_11_are_read() -> None:
+def test_jobs_as_the_sources_of_25_11_write_them_are_read() -> None:
     jobs = {job: row.status for job, row in jobs_of("squeue-25.11-from-source.json").items()}
 
     assert sorted(jobs) == ["40", "41", "42", "43", "44_0", "44_waiting", "46", "47"]
@@ -411,7 +411,7 @@ def test_nodes_that_25_11_printed_are_read() -> None:
     assert {each.booted_at for each in nodes.values()} == {at(1795887468)}
 
 
-def test_nodes_of_25_11_are_read() -> None:
+def test_nodes_as_the_sources_of_25_11_write_them_are_read() -> None:
     nodes = nodes_of("scontrol-nodes-25.11-from-source.json")
 
     assert (nodes["gpu001"].state, nodes["gpu001"].is_drained, nodes["gpu001"].reason_set_at) == (

@@ -1,7 +1,5 @@
 """What many rollouts come to: percentiles, shares, and what is stated of good releases only, or of bad ones."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +16,7 @@ from ops_pipelines_lab.whatif.lifecycle.trials import (
     summarise,
     ways_of,
 )
-from tests.whatif.small_cluster import NODE_COUNT, small_site
+from tests.whatif.small_cluster import NODE_COUNT, small_site, unbounded
 
 GOOD, BAD = Scenario(name="good", is_good=True), Scenario(name="bad")
 
@@ -99,9 +97,7 @@ def test_no_seed_is_refused() -> None:
 
 
 def test_an_upgraded_node_of_a_good_release_costs_its_visit_and_little_more() -> None:
-    site, policy = small_site(), policy_of(small_site())
-    # So few nodes cannot show what `bounds` ask for: it would ask.
-    policy = replace(policy, rollouts=replace(policy.rollouts, bounds=()))
+    site, policy = small_site(), unbounded()
 
     trials = [play_trial(site, policy, read_scenarios()["good"], OURS, FIRST_SEED + each) for each in range(12)]
 

@@ -162,19 +162,18 @@ class RuleOfThumb:
 
 def rule_of_thumb(series: DailyPeaks, windows: Sequence[Judged]) -> RuleOfThumb:
     """Return the rule that would have held as many of these windows as their bounds did."""
-    flags = [covered_of(each) for each in windows]
-    held = int(sum(float(each.sum()) for each in flags))
-    peaks, highest = [], []
+    told = []
     for each in windows:
-        is_there = ~np.isnan(each.bound) & ~np.isnan(each.came).any(axis=0)
-        peaks.append(each.came.max(axis=0)[is_there])
-        highest.append(look_back(series.gpus, origin=each.origin, horizon_days=len(each.came)).recent_peak[is_there])
-    came, seen = np.concatenate(peaks), np.concatenate(highest)
+        highest = look_back(series.gpus, origin=each.origin, horizon_days=len(each.came)).recent_peak
+        row = np.stack([each.came.max(axis=0), each.bound, highest])
+        told.append(row[:, ~np.isnan(row).any(axis=0)])
+    came, bound, seen = np.concatenate(told, axis=1)
+    held = int((bound >= came).sum())
     needed = np.sort(np.where(came > 0, came / np.where(seen > 0, seen, np.nan), 0.0))  # NaN is sorted last
     times = float(needed[held - 1]) if held else 0.0
-    is_peak = came > _LEAST_PEAK_GPUS
     if np.isnan(times):
         return RuleOfThumb(times=None, bound_to_peak_ratio=None)
+    is_peak = came > _LEAST_PEAK_GPUS
     return RuleOfThumb(times=times, bound_to_peak_ratio=_median([times * seen[is_peak] / came[is_peak]]))
 
 
