@@ -212,14 +212,20 @@ def test_categories_of_examples_are_those_of_their_rows() -> None:
         pytest.param("frobnicate: 0 errors, all disks are online", FirstAction.NONE, id="a count of none"),
         pytest.param("[INFO] frobnicate failed over as it should", FirstAction.NONE, id="its own level"),
         pytest.param('level=info msg="frobnicate error budget is full"', FirstAction.NONE, id="its own level, by key"),
-        pytest.param("frobnicate: error: No such device", FirstAction.MONITOR, id="no such is no none"),
-        pytest.param("frobnicate failed: 3 of 8, no route", FirstAction.MONITOR, id="no route"),
+        pytest.param("frobnicate: error: No such device", FirstAction.FIX_SOFTWARE, id="no such is no none"),
+        pytest.param("frobnicate failed: 3 of 8, no route", FirstAction.INVESTIGATE_FABRIC, id="no route"),
         pytest.param("frobnicate error: failed to get debug info", FirstAction.MONITOR, id="debug info is no level"),
         pytest.param("frobnicate broken, could not be recovered", FirstAction.MONITOR, id="a negated success"),
         pytest.param("frobnicate: 0 succeeded, 12 failed", FirstAction.MONITOR, id="nobody succeeded"),
         pytest.param("LustreFrobnicate: unable to talk", FirstAction.INVESTIGATE_STORAGE, id="storage"),
         pytest.param("slurmd: error: frobnication is broken", FirstAction.FIX_SOFTWARE, id="scheduler"),
         pytest.param("mlx5_0: frobnication is broken", FirstAction.INVESTIGATE_FABRIC, id="fabric"),
+        pytest.param("frobnicate failed to mount /data", FirstAction.INVESTIGATE_STORAGE, id="what it speaks of"),
+        pytest.param("frobnicate: 1:0 error: broken", FirstAction.MONITOR, id="a number before an error is no count"),
+        pytest.param("[WARNING] slurmd: frobnication is broken", FirstAction.MONITOR, id="a warning, by its own level"),
+        pytest.param(
+            "E0102 03:04:05.000000 1 frobnicate.cc:7] driver is odd", FirstAction.FIX_SOFTWARE, id="glog's level"
+        ),
         pytest.param("acme.errors.FrobnicationError: broken", FirstAction.FIX_APP, id="program"),
     ],
 )

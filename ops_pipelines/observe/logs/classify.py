@@ -168,7 +168,15 @@ _FAULT_WORDS = re.compile(
     rb"|not responding|mismatch\w*|exceed\w*|overflow|crash\w*|dead|dropped|invalid|missing|unhealthy|not found"
     rb"|no such|expired|rejected|stale|unexpected\w*|unrecover\w*|incompatible|halted|hang|down|alarm|violation"
     rb"|backtrace|traceback|leak\w*|disconnected|offline)\b|\b\w{3,40}(?:Error|Exception|Timeout)\b"
+    rb"|\[(?:WRN|ERR)\]|\bERR \w{2,12}[#:]|(?:^|[ \]])[EF]\d{4} \d\d:\d\d:\d\d|\d: [EF] \w{2,20}/"
 )
+"""Words of trouble, and the levels that stand for them: of Ceph, SONiC, glog and TensorFlow."""
+_WARNING_LEVEL = re.compile(
+    rb"(?i:\b(?:level|severity|lvl)[\"']?[=:] ?[\"']?warn(?:ing)?\b)"
+    rb"|(?:^|[ \]|:])[\[<(]?(?:WARN|WARNING|Warning|WRN)[\]>):]"
+    rb"|(?:^|[ \]])W\d{4} \d\d:\d\d:\d\d|\[W\d{0,6} |\d: W \w{2,20}/"
+)
+"""What its program calls a warning is watched before anything else."""
 _CALM_LEVEL = re.compile(
     rb"(?i:\b(?:level|severity|lvl)[\"']?[=:] ?[\"']?(?:info|debug|trace)\b)"
     rb"|(?:^|[ \]|:])[\[<(]?(?:INFO|DEBUG|TRACE|debug[1-5])[\]>)]?(?:[ :|]|$)"
@@ -176,12 +184,14 @@ _CALM_LEVEL = re.compile(
 )
 """A program that gives its line a level knows best: what it calls information is no trouble."""
 _CALM_WORDS = re.compile(
-    rb"(?i)\b(?:no|0|zero|without) (?:\w+ ){0,3}(?:errors?|failures?|faults?|problems?)\b"
+    rb"(?i)(?<![:.\d])\b(?:no|0|zero|without) (?:\w+ ){0,3}(?:errors?|failures?|faults?|problems?)\b"
     rb"|\b(?:errors?|failures?|faults?|failed)[\"']?[ =:]{1,3}(?:0|none|false)\b(?! of)"
     rb"|(?<!not )\bsuccess\w*|[1-9]\d* succeeded"
     rb"|\b(?:is|are|now|has been|been) (?:enabled|available|restored|healthy|online|recovered|up)\b"
     rb"|\b(?:initiali[sz]ed|registered|loaded|enabled)\.?$|\bPASS(?:ED)?\b"
     rb"|\berror (?:handling|reporting|correction|injection|decoding|logging|collector)\b"
+    rb"|\bignor(?:e|ed|ing)\b|context cancell?ed"
+    rb"|most recent call|asynchronously reported|Exception (?:raised from|ignored)|no longer exists"
 )
 _NEGATED = re.compile(
     rb"(?i)\b(?:not|cannot|can't|couldn't|never)(?: yet| be| been| was)? "
@@ -206,19 +216,23 @@ GUESSES = (
     _guess(
         "storage",
         rb"Lustre|LNet|ptlrpc|ldlm|(?i:\bnfsd?[:4]|\bNFS\b|\brpc\.|\bsunrpc|\bmmfs|\bgpfs|\bbeegfs|\bwekafs|\bweka|\blibceph|\bceph"
-        rb"|\brbd\d|\bcvmfs|\bs3fs|\bgoofys|\bautomount)",
+        rb"|\brbd\d|\bcvmfs|\bs3fs|\bgoofys|\bautomount)"
+        rb"|\bnfs4?_|\bnvme\d+: (?:rdma|tcp|fc)\b|\biscsid?\b|\bmultipathd?\b|log_channel\(cluster\)"
+        rb"|\b(?:mon|osd|mds|mgr)\.[\w-]+ [(\[]",
         FirstAction.INVESTIGATE_STORAGE,
         FirstAction.MONITOR,
     ),
     _guess(
         "scheduler",
-        rb"\b(?:slurm\w{0,4}|srun|sbatch|salloc|sacct\w*|munged?|pyxis|enroot)\b",
+        rb"\b(?:slurm\w*|srun|sbatch|salloc|sacct\w*|munged?|pmixp_\w+|pyxis|enroot|pbs_\w+|job-(?:exec|manager)|qsub|bsub)\b"
+        rb"|^\[20\d\d-\d\d-\d\dT[\d:.]{8,15}\] (?:error|fatal): ",
         FirstAction.FIX_SOFTWARE,
         FirstAction.MONITOR,
     ),
     _guess(
         "fabric",
         rb"\bmlx[45]_|\bib_(?:core|ipoib|cm|srp|uverbs)|\brdma_|\bib\d"
+        rb"|\b(?:swss|syncd|bgp|teamd|pmon|lldp)\d?#|\bsharp_am|\b(?:__)?osm_|\bBGP\b|\bBIRD\b"
         rb"|(?i:opensm|infiniband|\bibdiag|\bufm\b|NET/IB|\bswitch\b.{0,40}\bport\b)",
         FirstAction.INVESTIGATE_FABRIC,
         FirstAction.MONITOR,
@@ -226,7 +240,7 @@ GUESSES = (
     _guess(
         "container",
         rb"(?i:\bkubelet|\bcontainerd|\bdockerd|\bcri-?o\b|\brunc\b|nvidia-container|nvidia-ctk|device.plugin"
-        rb"|gpu-operator|\bkube)",
+        rb"|gpu-operator|\bkube|dcgm|nv-hostengine)|^time=\"20",
         FirstAction.FIX_SOFTWARE,
         FirstAction.MONITOR,
     ),
@@ -237,19 +251,42 @@ GUESSES = (
         FirstAction.MONITOR,
     ),
     _guess(
-        "hardware",
-        rb"NVRM|\bnvidia|\bamdgpu|\bkfd|\bnvme\d|\bsd[a-z]{1,2}\b|\bata\d|\bEDAC|\bmce:|Hardware Error|\bpcieport"
-        rb"|\bAER\b|\bDMAR|\bEXT4-fs|\bXFS\b|\bBTRFS|\bipmi|\bACPI\b|\bkernel: |^\[ *\d+\.\d+\]",
-        FirstAction.MONITOR,
-        FirstAction.NONE,
-    ),
-    _guess(
         "application",
         rb"\b\w{3,40}(?:Error|Exception)\b(?::|$)|Traceback|terminate called|core dumped|\bAssertion|\btorch"
         rb"|\bjax|\btensorflow|\bpython",
         FirstAction.FIX_APP,
         FirstAction.RESTART_JOB,
         FirstAction.MONITOR,
+    ),
+    # No subsystem that we know wrote it: what it speaks of is the next best.
+    _guess(
+        "storage",
+        rb"(?i)\bmount|\bvolume|file ?system|\bbucket|\bdisk\b|read data|cannot open file|\bnvmf"
+        rb"|\b(?:minio|gluster|juicefs|ganesha|mfs)\w*",
+        FirstAction.INVESTIGATE_STORAGE,
+        FirstAction.MONITOR,
+    ),
+    _guess(
+        "network",
+        rb"(?i)i/o timeout|unreachable|adjacency|no route|endpoint|\bping\b|heartbeat|\blink\b|\bpeer\b"
+        rb"|\binterface\b|resolve|hostname|\bdns\b|socket",
+        FirstAction.INVESTIGATE_FABRIC,
+        FirstAction.MONITOR,
+    ),
+    _guess(
+        "host",
+        rb"(?i)not found|no such|permission|denied|invalid|misconfig|unsupported|not supported|library|\bmodule\b"
+        rb"|refused|unauthori[sz]ed|credential|certificate|config|init(?:iali[sz])?\w*|version|missing|exited"
+        rb"|\bpanic\b|unavailable|driver|license|\bAPI\b",
+        FirstAction.FIX_SOFTWARE,
+        FirstAction.MONITOR,
+    ),
+    _guess(
+        "hardware",
+        rb"NVRM|\bnvidia|\bamdgpu|\bkfd|\bnvme\d|\bsd[a-z]{1,2}\b|\bata\d|\bEDAC|\bmce:|Hardware Error|\bpcieport"
+        rb"|\bAER\b|\bDMAR|\bEXT4-fs|\bXFS\b|\bBTRFS|\bipmi|\bACPI\b|\bkernel: |^\[ *\d+\.\d+\]",
+        FirstAction.MONITOR,
+        FirstAction.NONE,
     ),
 )
 """In the order in which they are asked. None is stronger than a look: a guess takes no node out of service."""
@@ -262,7 +299,8 @@ def _guess_of(text: bytes) -> tuple[str, str, tuple[FirstAction, ...], float]:
         return UNKNOWN_WITHOUT
     for each in GUESSES:
         if each.words.search(text):
-            return GUESSED, each.component, each.actions, _GUESS_CONFIDENCE
+            first = (FirstAction.MONITOR,) if _WARNING_LEVEL.search(text) else ()
+            return GUESSED, each.component, tuple(dict.fromkeys((*first, *each.actions))), _GUESS_CONFIDENCE
     return UNKNOWN_WITH_FAULT_WORDS
 
 
