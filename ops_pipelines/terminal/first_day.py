@@ -246,23 +246,24 @@ def _name_source(patterns: Sequence[str], *, known: tuple[str, ...]) -> "NodeNam
 def place(draft: "Draft", directory: Path, *, is_dry: bool) -> tuple[str, ...]:
     """Write each file that is not there yet, whole or not at all; return which. Raises PolicyError where that fails.
 
-    Others may read them: the services run as users of their own, and no secret is in them, only names of files.
+    Others may read them, and the directories that are made for them: the services run as users of their own, and no
+    secret is in them, only names of files.
     """
     from ops_pipelines.core.policy import PolicyError
 
     missing = [name for name in draft.files if not os.path.lexists(directory / name)]
     try:
+        for made in () if is_dry else [each for each in (directory, *directory.parents) if not each.exists()][::-1]:
+            made.mkdir(exist_ok=True)
+            made.chmod(0o755)  # Our umask keeps what we make to ourselves.
         for name in () if is_dry else missing:
-            directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=directory, encoding="utf-8") as file:
                 file.write(draft.files[name])
                 file.flush()
                 os.fchmod(file.fileno(), 0o644)
                 os.link(file.name, directory / name)  # Never over a file that came meanwhile.
     except OSError as problem:
-        raise PolicyError(
-            f"{directory / name} cannot be written: {problem.strerror}; name another directory"
-        ) from problem
+        raise PolicyError(f"{directory} cannot be written to: {problem.strerror}; name another directory") from problem
     return tuple(missing)
 
 

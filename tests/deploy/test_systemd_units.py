@@ -1,6 +1,7 @@
 """The units of deploy/systemd: they name what exists, agree with one another, and their commands start, guard and stop.
 
-They are checked by `systemd-analyze verify` and their commands are run as plain processes; no systemd runs them here.
+They are checked by `systemd-analyze verify` and their commands are run as plain processes; systemd runs them in
+deploy/systemd/try-on-bare-debian.sh.
 """
 
 import configparser

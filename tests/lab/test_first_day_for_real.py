@@ -159,6 +159,7 @@ def test_the_files_can_be_read_by_the_services(site: Site, tmp_path: Path) -> No
     init(site, tmp_path / "ops")
 
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "ops").iterdir()} == {0o644}
+    assert (tmp_path / "ops").stat().st_mode & 0o777 == 0o755
 
 
 def test_systems_that_do_not_answer_are_blind_and_the_rest_is_written(site: Site, tmp_path: Path) -> None:

@@ -279,7 +279,9 @@ def _fleet(pointed: Pointed, learned: Learned, assumed: list[str]) -> str:
 def _policy(node_count: int, learned: Learned, assumed: list[str]) -> str:
     most_out = max(1, min(4, node_count // 4), node_count // 50)
     stale = max(120, 4 * (learned.scrape_seconds or 15))
-    assumed.append(f"policy: {most_out} of {node_count} nodes out of service at once, by whomever taken out")
+    assumed.append(
+        f"policy: {most_out} of {node_count} nodes out of service at once, those that others took out among them"
+    )
     return "\n".join(
         (
             "# What the autopilot may do. Left out: the default. Every key: policy.yaml of the source.\n",
