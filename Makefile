@@ -33,9 +33,9 @@ test: check               ## lint, types, import contracts, tests
 
 BENCHES := growth decode signals proof cycle closing classify diagnosis real_cases timing whatif titan wear rollout quota forecast intake throughput latency idle
 
-bench: $(READY)           ## each bench in turn, then 10,000 hostile stories; 2 hours on two quiet cores. AREA="rollout ..." runs some alone
+bench: $(READY)           ## each bench in turn (but mutants), then 10,000 hostile stories; 2 hours on two quiet cores. AREA="rollout ..." runs some alone
 	@for area in $(or $(AREA),$(BENCHES)); do \
-	  test -f bench/$$area.py || { echo "no bench is called $$area; there are: $(BENCHES)"; exit 2; }; \
+	  test -f bench/$$area.py || { echo "no bench is called $$area; there are: $(BENCHES) mutants"; exit 2; }; \
 	  $(BIN)/python -m bench.$$area || exit 1; \
 	done
 	@$(if $(AREA),,$(BIN)/python -m tests.safety.many_seeds --seeds 10000)

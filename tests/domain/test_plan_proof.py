@@ -268,9 +268,10 @@ def test_a_stored_proof_is_found_again_and_a_forged_one_is_not() -> None:
     assert re_prove(made, state, rules()) == ()
     forged = replace(made, proof=replace(made.proof, lost_gpu_hours=made.proof.lost_gpu_hours + 1, teams=()))
     assert [each.split(":")[0] for each in re_prove(forged, state, rules())] == ["teams", "lost gpu hours"]
-    assert re_prove(replace(made, proof=None), state, rules()) == (
-        "no proof is stored with it, although it touches the cluster",
-    )
+    missing = ("no proof is stored with it, although it touches the cluster",)
+    assert re_prove(replace(made, proof=None), state, rules()) == missing
+    assert re_prove(replace(made, proof=None, actions=(DRAIN,)), state, rules()) == missing
+    assert re_prove(replace(made, proof=None, actions=(action(Verb.PAGE_HUMAN),)), state, rules()) == ()
 
 
 def test_the_proof_of_the_second_plan_of_a_decision_counts_the_first() -> None:
@@ -484,6 +485,25 @@ def test_jobs_that_the_fault_has_ended_are_not_interrupted_by_us(has_ended: bool
     found = find_passed_blast_caps([plan(*holds)], snapshot(jobs=jobs), rules())
 
     assert any("17 jobs would be interrupted" in each for each in found) is is_passed
+
+
+@pytest.mark.parametrize(("cap", "is_passed"), [(0.25, False), (0.5, True)])
+def test_a_plan_may_lose_as_much_as_its_cap_and_no_more(cap: float, is_passed: bool) -> None:
+    option = Option(moment=Moment.NOW, lost_gpu_hours=0.5, why="")
+    timing = JobTiming(
+        attempt=attempt(),
+        moment=Moment.NOW,
+        options=(option,),
+        decided_at=NOW,
+        checkpointed_at=None,
+        until=None,
+        reason="",
+    )
+    capped = rules(policy(blast_caps=BlastCaps(max_gpu_hours_per_plan=cap)))
+
+    found = find_passed_blast_caps([replace(plan(HOLD), timings=(timing,))], snapshot(jobs=[]), capped)
+
+    assert (found == ()) is is_passed, found
 
 
 @pytest.mark.parametrize("cost_when_made", [0.5, 50.0])
