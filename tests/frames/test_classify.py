@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ops_pipelines.core.fault import DESTRUCTIVE_ACTIONS, FirstAction
 from ops_pipelines.observe.logs import classify
-from ops_pipelines.observe.logs.classify import GUESSES, MAX_LINE_BYTES, read_lines
+from ops_pipelines.observe.logs.classify import MAX_LINE_BYTES, read_lines
+from ops_pipelines.observe.logs.guess import GUESSES
 from ops_pipelines.resources.catalogue_files import read_catalogue
 from tests.frames.judged_lines import judge, judge_all
 
