@@ -40,6 +40,8 @@ _RENEWED_EVERY = timedelta(seconds=1)
 _HANGS_AFTER_SECONDS = 300.0
 """Each source has limits of seconds: no tick works for so long, however starved."""
 _BEGUN = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
+STARTED_AT = time.time()
+"""Before any run of this code server: its runs are processes that it starts."""
 
 
 def one_at_a_time(tick: Callable[P, T]) -> Callable[P, T | dg.SkipReason]:
@@ -120,6 +122,20 @@ def count_runs_under_way(
         else:
             instance.report_run_canceled(run, why)
     return instance.get_runs_count(under_way)
+
+
+def end_left_behind(instance: dg.DagsterInstance, *, before: float) -> int:
+    """End the runs that the code server before this one had started, and return how many. Asked once, with the lease.
+
+    They died with it, and Dagster never hears of that (tried: a code server killed while it filled an hour of the lake;
+    its run then held the lake's pool for good, and no hour was filled again). `before` is when this process started, in
+    seconds since the epoch.
+    """
+    started = instance.get_run_records(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+    left = [each for each in started if (each.start_time or each.create_timestamp.timestamp()) < before]
+    for record in left:
+        instance.report_run_failed(record.dagster_run, "the code server that started it is gone")
+    return len(left)
 
 
 def request(due: Due, *, job_name: str, lease_token: str, tags: Mapping[str, str] = ACTING_TAGS) -> dg.RunRequest:

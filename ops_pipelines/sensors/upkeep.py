@@ -1,7 +1,7 @@
 """Sensors that request no run: alerts and silences, messages to people, the live cycle, Dagster's own records.
 
 Switched off in the UI: messages wait in the outbox while pages of plans go out all the same; the live cycle ends within
-a minute, and hours are then filled from the store alone.
+a minute, and hours are then filled from the store alone; runs that a killed code server left behind are not ended.
 
 Dagster purges ticks by whole days (dagster.yaml), of which sensors leave 80,000 each, and runs it never purges. What
 was seen, decided and done is in the ledger and the lake, of which nothing here is touched.
@@ -23,7 +23,7 @@ from ops_pipelines.observe.alerts import forget_untold
 from ops_pipelines.people.compose import tell
 from ops_pipelines.people.delivery import deliver, forget_old
 from ops_pipelines.people.planned_work import keep_silences
-from ops_pipelines.sensors.runs import hold_lease, leave_beat, one_at_a_time, why_not_held
+from ops_pipelines.sensors.runs import STARTED_AT, end_left_behind, hold_lease, leave_beat, one_at_a_time, why_not_held
 
 ALERT_SENSOR = "alert_sensor"
 ALERTS_EVERY = timedelta(seconds=20)
@@ -80,14 +80,23 @@ def message_sensor(context: dg.SensorEvaluationContext, cluster: dg.ResourcePara
     return dg.SkipReason(note)
 
 
+_SWEPT_UNDER: set[str] = set()
+"""Leases of this process under which it has ended what was left behind: none is left behind while it lives."""
+
+
 @dg.sensor(minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
 @one_at_a_time
 def live_cycle_sensor(
     context: dg.SensorEvaluationContext, cluster: dg.ResourceParam[Cluster], live_cycle: dg.ResourceParam[LiveCycle]
 ) -> dg.SkipReason:
     """Starts and watches the process that reads every source each cycle and writes the lake."""
-    if hold_lease(cluster) is None:
+    lease = hold_lease(cluster)
+    if lease is None:
         return dg.SkipReason(why_not_held(cluster))
+    if lease not in _SWEPT_UNDER:
+        if left_count := end_left_behind(context.instance, before=STARTED_AT):
+            context.log.warning("ended runs=%d that a code server before this one left behind", left_count)
+        _SWEPT_UNDER.add(lease)
     news = live_cycle.tend()
     leave_beat(context, cluster, name="live_cycle_sensor", note=news.note)
     if not news.is_running:

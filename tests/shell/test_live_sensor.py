@@ -1,5 +1,7 @@
 """The live cycle's sensor: who holds the lease tends the child, and what the child says is the sensor's beat."""
 
+import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -8,6 +10,8 @@ import dagster as dg
 import pytest
 
 from ops_pipelines.core.sources import LiveNews
+from ops_pipelines.sensors import upkeep
+from ops_pipelines.sensors.runs import end_left_behind
 from ops_pipelines.sensors.upkeep import live_cycle_sensor
 from tests.scenarios.small_autopilot import SmallAutopilot
 
@@ -29,10 +33,10 @@ def autopilot(tmp_path: Path) -> SmallAutopilot:
     return SmallAutopilot(tmp_path, node_count=1)
 
 
-def turn(autopilot: SmallAutopilot, child: FakeChild) -> str:
-    with dg.DagsterInstance.ephemeral() as instance:
+def turn(autopilot: SmallAutopilot, child: FakeChild, instance: dg.DagsterInstance | None = None) -> str:
+    with nullcontext(instance) if instance is not None else dg.DagsterInstance.ephemeral() as used:
         context = dg.build_sensor_context(
-            instance=instance,
+            instance=used,
             resources={"cluster": autopilot.cluster, "live_cycle": child},
             sensor_name=live_cycle_sensor.name,
         )
@@ -67,3 +71,34 @@ def test_a_child_that_cannot_run_is_told_and_fails_no_turn(autopilot: SmallAutop
     child = FakeChild(LiveNews(is_running=False, note="the live cycle cannot be started: no memory"))
 
     assert turn(autopilot, child) == "the live cycle cannot be started: no memory"
+
+
+@pytest.mark.parametrize(("later_seconds", "left_count"), [(-60.0, 0), (60.0, 2)])
+def test_runs_of_a_code_server_before_are_ended_and_those_of_this_one_are_not(
+    later_seconds: float, left_count: int
+) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        for name in ("fill_hour", "keep_lake"):
+            instance.add_run(dg.DagsterRun(job_name=name, status=dg.DagsterRunStatus.STARTED))
+        instance.add_run(dg.DagsterRun(job_name="fill_hour", status=dg.DagsterRunStatus.STARTING))
+
+        assert end_left_behind(instance, before=time.time() + later_seconds) == left_count
+
+        assert instance.get_runs_count(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE])) == left_count
+        assert instance.get_runs_count(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTING])) == 1
+
+
+def test_what_was_left_behind_is_ended_at_the_first_turn_with_the_lease_and_not_asked_for_again(
+    autopilot: SmallAutopilot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "STARTED_AT", time.time() + 60.0)
+    statuses = []
+    for _ in range(2):
+        with dg.DagsterInstance.ephemeral() as instance:
+            run = instance.add_run(dg.DagsterRun(job_name="fill_hour", status=dg.DagsterRunStatus.STARTED))
+            turn(autopilot, FakeChild(), instance)
+            ended = instance.get_run_by_id(run.run_id)
+            assert ended is not None
+            statuses.append(ended.status)
+
+    assert statuses == [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED]
