@@ -24,6 +24,7 @@ from ops_pipelines.people.compose import tell
 from ops_pipelines.people.delivery import deliver, forget_old
 from ops_pipelines.people.planned_work import keep_silences
 from ops_pipelines.sensors.runs import STARTED_AT, end_left_behind, hold_lease, leave_beat, one_at_a_time, why_not_held
+from ops_pipelines.sensors.this_process import is_replaced_by_its_caller
 
 ALERT_SENSOR = "alert_sensor"
 ALERTS_EVERY = timedelta(seconds=20)
@@ -93,7 +94,8 @@ def live_cycle_sensor(
     lease = hold_lease(cluster)
     if lease is None:
         return dg.SkipReason(why_not_held(cluster))
-    if lease not in _SWEPT_UNDER:
+    # A code server that is replaced while it lives may have runs that live as well.
+    if lease not in _SWEPT_UNDER and not is_replaced_by_its_caller():
         if left_count := end_left_behind(context.instance, before=STARTED_AT):
             context.log.warning("ended runs=%d that a code server before this one left behind", left_count)
         _SWEPT_UNDER.add(lease)

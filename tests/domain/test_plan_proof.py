@@ -487,9 +487,9 @@ def test_jobs_that_the_fault_has_ended_are_not_interrupted_by_us(has_ended: bool
     assert any("17 jobs would be interrupted" in each for each in found) is is_passed
 
 
-@pytest.mark.parametrize(("cap", "is_passed"), [(0.25, False), (0.5, True)])
-def test_a_plan_may_lose_as_much_as_its_cap_and_no_more(cap: float, is_passed: bool) -> None:
-    option = Option(moment=Moment.NOW, lost_gpu_hours=0.5, why="")
+def held_at(lost_gpu_hours: float) -> IncidentPlan:
+    """A plan whose hold cost so much when it was made."""
+    option = Option(moment=Moment.NOW, lost_gpu_hours=lost_gpu_hours, why="")
     timing = JobTiming(
         attempt=attempt(),
         moment=Moment.NOW,
@@ -499,9 +499,14 @@ def test_a_plan_may_lose_as_much_as_its_cap_and_no_more(cap: float, is_passed: b
         until=None,
         reason="",
     )
+    return replace(plan(HOLD), timings=(timing,))
+
+
+@pytest.mark.parametrize(("cap", "is_passed"), [(0.25, False), (0.5, True)])
+def test_a_plan_may_lose_as_much_as_its_cap_and_no_more(cap: float, is_passed: bool) -> None:
     capped = rules(policy(blast_caps=BlastCaps(max_gpu_hours_per_plan=cap)))
 
-    found = find_passed_blast_caps([replace(plan(HOLD), timings=(timing,))], snapshot(jobs=[]), capped)
+    found = find_passed_blast_caps([held_at(0.5)], snapshot(jobs=[]), capped)
 
     assert (found == ()) is is_passed, found
 
@@ -509,16 +514,6 @@ def test_a_plan_may_lose_as_much_as_its_cap_and_no_more(cap: float, is_passed: b
 @pytest.mark.parametrize("cost_when_made", [0.5, 50.0])
 def test_hold_counts_as_the_smaller_of_what_it_cost_when_planned_and_what_it_costs_now(cost_when_made: float) -> None:
     """Now it costs a minute and the restart of 8 GPUs; a cap of 5 GPU-hours is passed by neither."""
-    option = Option(moment=Moment.NOW, lost_gpu_hours=cost_when_made, why="")
-    timing = JobTiming(
-        attempt=attempt(),
-        moment=Moment.NOW,
-        options=(option,),
-        decided_at=NOW,
-        checkpointed_at=None,
-        until=None,
-        reason="",
-    )
     capped = rules(policy(blast_caps=BlastCaps(max_gpu_hours_per_plan=5.0)))
 
-    assert find_passed_blast_caps([replace(plan(HOLD), timings=(timing,))], snapshot(jobs=[job()]), capped) == ()
+    assert find_passed_blast_caps([held_at(cost_when_made)], snapshot(jobs=[job()]), capped) == ()

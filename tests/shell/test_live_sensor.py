@@ -3,14 +3,14 @@
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.storage.runs import SqlRunStorage
 
 from ops_pipelines.core.sources import LiveNews
-from ops_pipelines.sensors import upkeep
 from ops_pipelines.sensors.runs import end_left_behind
 from ops_pipelines.sensors.upkeep import live_cycle_sensor
 from tests.scenarios.small_autopilot import SmallAutopilot
@@ -30,7 +30,7 @@ class FakeChild:
 
 @pytest.fixture
 def autopilot(tmp_path: Path) -> SmallAutopilot:
-    return SmallAutopilot(tmp_path, node_count=1)
+    return SmallAutopilot(tmp_path / "cluster", node_count=1)
 
 
 def turn(autopilot: SmallAutopilot, child: FakeChild, instance: dg.DagsterInstance | None = None) -> str:
@@ -89,16 +89,19 @@ def test_runs_of_a_code_server_before_are_ended_and_those_of_this_one_are_not(
 
 
 def test_what_was_left_behind_is_ended_at_the_first_turn_with_the_lease_and_not_asked_for_again(
-    autopilot: SmallAutopilot, monkeypatch: pytest.MonkeyPatch
+    autopilot: SmallAutopilot, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(upkeep, "STARTED_AT", time.time() + 60.0)
     statuses = []
-    for _ in range(2):
-        with dg.DagsterInstance.ephemeral() as instance:
-            run = instance.add_run(dg.DagsterRun(job_name="fill_hour", status=dg.DagsterRunStatus.STARTED))
+    (tmp_path / "dagster").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+        storage = instance.run_storage
+        assert isinstance(storage, SqlRunStorage)
+        for name in ("fill_hour", "keep_lake"):
+            run = dg.DagsterRun(job_name=name, status=dg.DagsterRunStatus.STARTED)
+            storage.add_historical_run(run, datetime.now(UTC) - timedelta(hours=1))
             turn(autopilot, FakeChild(), instance)
-            ended = instance.get_run_by_id(run.run_id)
-            assert ended is not None
-            statuses.append(ended.status)
+            seen = instance.get_run_by_id(run.run_id)
+            assert seen is not None
+            statuses.append(seen.status)
 
     assert statuses == [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED]
